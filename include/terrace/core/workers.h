@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace terrace {
+
+/// A non-owning reference to a callable `void(std::int64_t begin, std::int64_t end)`; valid during
+/// the call it is passed to. Costs no allocation.
+class RangeFunction {
+ public:
+  template <class F>
+  // NOLINTNEXTLINE(google-explicit-constructor): stands in for the lambda at the call.
+  RangeFunction(const F& function)
+      : object_(&function), call_([](const void* object, std::int64_t begin, std::int64_t end) {
+          (*static_cast<const F*>(object))(begin, end);
+        }) {}
+
+  void operator()(std::int64_t begin, std::int64_t end) const { call_(object_, begin, end); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, std::int64_t, std::int64_t);
+};
+
+/// A fixed number of threads for data-parallel loops: an oneTBB arena of its own (plain
+/// `std::thread` where TERRACE_STD_WORKERS is defined, as in the TSan preset, because the packaged
+/// TBB reports races that are none). Different `Workers` never share threads' time slots; one
+/// instance may be used from one thread at a time (single-owner), and not from inside its own loop.
+class Workers {
+ public:
+  /// `threads` >= 1, the calling thread included.
+  explicit Workers(int threads);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  [[nodiscard]] int threads() const { return threads_; }
+
+  /// Calls `body(begin, end)` on disjoint ranges that cover [0, count) exactly. Every range but the
+  /// last starts and ends at a multiple of `grain`. How the ranges fall to threads is unspecified,
+  /// so a result must not depend on it. Rethrows the first exception of a body.
+  void parallel_for(std::int64_t count, std::int64_t grain, RangeFunction body);
+
+ private:
+  struct Impl;
+  int threads_;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// How many threads to use, and why, as a phrase for the settings table.
+struct ThreadCount {
+  int threads = 1;
+  std::string reason;
+};
+
+/// min(affinity mask, ceil(cgroup CPU quota), physical cores), or `requested` (> 0) capped by the
+/// mask. OMP_NUM_THREADS is not obeyed: launchers set it to 1 by accident.
+[[nodiscard]] ThreadCount choose_threads(int requested);
+
+}  // namespace terrace
