@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "terrace/core/error.h"
+#include "terrace/core/unique_handle.h"
+
+namespace terrace::io {
+
+/// A file for positioned reads. Thread-safe: it holds no position.
+///
+/// Errors of all members: a file that is missing, is no regular file, may not be read or ends too
+/// early is an error of the kind given to the constructor (`data` for what the user brings,
+/// `corrupt` where a file of ours must be whole); an error of the device is kind `io`, with path,
+/// offset, length and the errno's name.
+class InputFile {
+ public:
+  explicit InputFile(std::filesystem::path path, ErrorKind missing = ErrorKind::data);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Bytes, when it was opened.
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+
+  /// Fills `target` from `offset`, over as many system calls as that takes.
+  void read(std::uint64_t offset, std::span<std::byte> target) const;
+
+ private:
+  std::filesystem::path path_;
+  ErrorKind missing_;
+  FileDescriptor descriptor_;
+  std::uint64_t size_ = 0;
+};
+
+/// The whole file as text. Errors: as `InputFile`; a file above `bytes_max` is an error of kind
+/// `missing` too, so that a mistaken path cannot fill the memory.
+[[nodiscard]] std::string read_file(const std::filesystem::path& path,
+                                    std::uint64_t bytes_max = 1ULL << 30,
+                                    ErrorKind missing = ErrorKind::data);
+
+struct OutputFileOptions {
+  /// Write to a temporary name in the same folder, which `commit` renames: the file appears whole
+  /// or not at all. Off for files inside a folder that is itself renamed when complete.
+  bool atomic = true;
+  std::size_t buffer_bytes = std::size_t{1} << 20;
+};
+
+/// A file that is written from front to back, or at positions, and is durable after `commit`.
+/// Without a commit the destructor removes it (a temporary name never stays behind, short of a
+/// kill; see `remove_temporaries`). Single-owner.
+///
+/// Errors of all members: kind `io`, with path, offset, length and the errno's name.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path, OutputFileOptions options = {});
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// Appends; the bytes are taken before it returns. Any length: pieces above 2 GiB are split.
+  void write(std::span<const std::byte> source);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  /// Writes at `offset` and leaves the position of `write` alone; the two must not overlap.
+  void write_at(std::uint64_t offset, std::span<const std::byte> source);
+  /// Bytes appended so far.
+  [[nodiscard]] std::uint64_t position() const { return flushed_ + buffered_; }
+
+  /// Makes the file durable: its data, its name and (with `atomic`) the rename to it. Once only.
+  void commit();
+
+ private:
+  void flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path written_;  ///< the temporary name, or `path_`
+  FileDescriptor descriptor_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t capacity_;
+  std::size_t buffered_ = 0;
+  std::uint64_t flushed_ = 0;
+};
+
+/// Replaces the file by `contents`, atomically and durably. Errors: as `OutputFile`.
+void write_file(const std::filesystem::path& path, std::string_view contents);
+
+/// Makes the entries of a folder durable. Errors: kind `io`.
+void sync_folder(const std::filesystem::path& folder);
+
+/// Renames a file or folder (over a file or an empty folder of that name) and makes that durable.
+/// The two names are in one file system. Errors: kind `io`.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Removes the temporary files that a killed `OutputFile` left in `folder` (not below it); those
+/// of live processes stay. Returns how many. Errors: kind `io`.
+std::size_t remove_temporaries(const std::filesystem::path& folder);
+
+}  // namespace terrace::io

@@ -1,0 +1,208 @@
+#include "terrace/io/file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+namespace terrace::io {
+namespace {
+
+/// What Linux moves in one call at most; more is cut off silently.
+constexpr std::uint64_t kCallBytesMax = 0x7ffff000;
+/// Calls in a row that may move nothing (EAGAIN) before that is an error.
+constexpr int kRetriesMax = 100;
+constexpr std::string_view kTemporaryMark = ".terrace-tmp-";
+
+/// Whether a failed call should simply be made again.
+bool is_passing(int code) { return code == EINTR || code == EAGAIN; }
+
+void write_all(int descriptor, const std::filesystem::path& path, std::uint64_t offset,
+               std::span<const std::byte> source) {
+  int retries = 0;
+  while (!source.empty()) {
+    const std::size_t length = std::min<std::uint64_t>(source.size(), kCallBytesMax);
+    const ssize_t written = ::pwrite(descriptor, source.data(), length, static_cast<off_t>(offset));
+    if (written > 0) {
+      source = source.subspan(static_cast<std::size_t>(written));
+      offset += static_cast<std::uint64_t>(written);
+      retries = 0;
+      continue;
+    }
+    const int code = written < 0 ? errno : EAGAIN;
+    require(is_passing(code) && ++retries < kRetriesMax, ErrorKind::io,
+            "cannot write {} bytes at offset {} of {}: {}{}", source.size(), offset, path.string(),
+            errno_name(code),
+            code == ENOSPC || code == EDQUOT ? "; free some space, or write elsewhere" : "");
+  }
+}
+
+void sync_file(int descriptor, const std::filesystem::path& path) {
+  require(::fsync(descriptor) == 0, ErrorKind::io, "cannot make {} durable: fsync failed with {}",
+          path.string(), errno_name(errno));
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+/// Attempts to find a temporary name that is free; threads of one process may collide.
+constexpr int kNamesMax = 1000;
+
+/// A name in the same folder that carries this process's id.
+std::filesystem::path temporary_name(const std::filesystem::path& path, int attempt) {
+  return folder_of(path) /
+         fmt::format("{}{}{}-{}", path.filename().string(), kTemporaryMark, ::getpid(), attempt);
+}
+
+/// The process that wrote a temporary file, or 0 if the name is none.
+pid_t writer_of(std::string_view name) {
+  const std::size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos) return 0;
+  const std::string_view digits = name.substr(mark + kTemporaryMark.size());
+  pid_t pid = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+  return pid;
+}
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path, ErrorKind missing)
+    : path_(std::move(path)), missing_(missing) {
+  descriptor_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  require(static_cast<bool>(descriptor_), missing_, "cannot open {} for reading: {}",
+          path_.string(), errno_name(errno));
+  struct stat status {};
+  require(::fstat(descriptor_.get(), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
+          path_.string(), errno_name(errno));
+  require(S_ISREG(status.st_mode), missing_, "{} is {}, but a regular file was expected",
+          path_.string(), S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void InputFile::read(std::uint64_t offset, std::span<std::byte> target) const {
+  int retries = 0;
+  while (!target.empty()) {
+    const std::size_t length = std::min<std::uint64_t>(target.size(), kCallBytesMax);
+    const ssize_t found =
+        ::pread(descriptor_.get(), target.data(), length, static_cast<off_t>(offset));
+    if (found > 0) {
+      target = target.subspan(static_cast<std::size_t>(found));
+      offset += static_cast<std::uint64_t>(found);
+      retries = 0;
+      continue;
+    }
+    require(found != 0, missing_,
+            "{} ends at byte {}, but {} more bytes were expected there; it is truncated",
+            path_.string(), offset, target.size());
+    require(is_passing(errno) && ++retries < kRetriesMax, ErrorKind::io,
+            "cannot read {} bytes at offset {} of {}: {}; the kernel's log may say more",
+            target.size(), offset, path_.string(), errno_name(errno));
+  }
+}
+
+std::string read_file(const std::filesystem::path& path, std::uint64_t bytes_max,
+                      ErrorKind missing) {
+  const InputFile file(path, missing);
+  require(file.size() <= bytes_max, missing, "{} has {} bytes, but at most {} were expected",
+          path.string(), file.size(), bytes_max);
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+OutputFile::OutputFile(std::filesystem::path path, OutputFileOptions options)
+    : path_(std::move(path)),
+      written_(path_),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(options.buffer_bytes)),
+      capacity_(options.buffer_bytes) {
+  const int how = O_WRONLY | O_CREAT | O_CLOEXEC | (options.atomic ? O_EXCL : O_TRUNC);
+  for (int attempt = 0; attempt < kNamesMax; ++attempt) {
+    if (options.atomic) written_ = temporary_name(path_, attempt);
+    descriptor_ = FileDescriptor(::open(written_.c_str(), how, 0666));
+    if (descriptor_ || errno != EEXIST) break;
+  }
+  require(static_cast<bool>(descriptor_), ErrorKind::io, "cannot create {}: {}", written_.string(),
+          errno_name(errno));
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_) ::unlink(written_.c_str());
+}
+
+void OutputFile::write(std::span<const std::byte> source) {
+  if (source.size() > capacity_ - buffered_) {
+    flush();
+    if (source.size() >= capacity_) {
+      write_all(descriptor_.get(), written_, flushed_, source);
+      flushed_ += source.size();
+      return;
+    }
+  }
+  if (source.empty()) return;
+  std::memcpy(buffer_.get() + buffered_, source.data(), source.size());
+  buffered_ += source.size();
+}
+
+void OutputFile::write_at(std::uint64_t offset, std::span<const std::byte> source) {
+  write_all(descriptor_.get(), written_, offset, source);
+}
+
+void OutputFile::flush() {
+  write_all(descriptor_.get(), written_, flushed_, std::span(buffer_.get(), buffered_));
+  flushed_ += std::exchange(buffered_, 0);
+}
+
+void OutputFile::commit() {
+  flush();
+  sync_file(descriptor_.get(), written_);
+  if (written_ != path_) {
+    rename_durably(written_, path_);
+  } else {
+    sync_folder(folder_of(path_));
+  }
+  descriptor_.reset();
+}
+
+void write_file(const std::filesystem::path& path, std::string_view contents) {
+  OutputFile file(path, {.buffer_bytes = 1});
+  file.write(contents);
+  file.commit();
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open the folder {}: {}",
+          folder.string(), errno_name(errno));
+  // Some network file systems cannot sync a folder and say so with EINVAL; there is no more to do.
+  require(::fsync(descriptor.get()) == 0 || errno == EINVAL, ErrorKind::io,
+          "cannot make the folder {} durable: fsync failed with {}", folder.string(),
+          errno_name(errno));
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  require(::rename(from.c_str(), to.c_str()) == 0, ErrorKind::io, "cannot rename {} to {}: {}",
+          from.string(), to.string(), errno_name(errno));
+  sync_folder(folder_of(to));
+  if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
+}
+
+std::size_t remove_temporaries(const std::filesystem::path& folder) {
+  std::size_t removed = 0;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    const pid_t writer = writer_of(entry.path().filename().string());
+    const bool is_dead = writer > 0 && ::kill(writer, 0) != 0 && errno == ESRCH;
+    if (is_dead && ::unlink(entry.path().c_str()) == 0) ++removed;
+  }
+  require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder.string(), code.message());
+  return removed;
+}
+
+}  // namespace terrace::io
