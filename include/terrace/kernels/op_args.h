@@ -31,7 +31,8 @@ struct View {
 ///   d_x      m=N, n=in, k=out:  a=d_y, b=w                      (Conv1D: b_transposed)
 ///   d_w      m=out, n=in, k=N:  a=d_y, a_transposed, b=x        (Conv1D: m=in, n=out, a=x, b=d_y)
 /// a and b have one dtype, f32 or bf16; the target has the same or f32; bias has a's dtype;
-/// residual has the target's dtype and stride. accumulate: f32 targets only, and no residual then.
+/// residual has the target's dtype and stride and may be the target itself (which is then added
+/// to). accumulate: f32 targets only, and no residual then.
 struct MatmulArgs {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -117,7 +118,8 @@ struct NormArgs {
 };
 
 /// d_input = d_residual (optional) + the gradient through the norm; d_input may be d_residual or
-/// d_output itself. d_weight and d_bias (layer only): FP32 [C].
+/// d_output itself. d_output may be f32 where the rest is bf16 (and is then not d_input). d_weight
+/// and d_bias (layer only): FP32 [C].
 struct NormBackwardArgs {
   NormKind kind = NormKind::rms;
   std::int64_t rows = 0;
