@@ -1,0 +1,337 @@
+#include "cpu/optim_step.h"
+
+#include "terrace/core/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/optim_step.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "cpu/optim_convert-inl.h"
+#include "cpu/optim_random-inl.h"
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace terrace::kernels::HWY_NAMESPACE {
+namespace {
+
+/// One vector of a chunk on its way through the step.
+struct Lanes {
+  FloatV gradient;
+  FloatV master;
+  FloatV exp_avg;
+  FloatV exp_avg_sq;
+};
+
+template <MasterFormat kMaster>
+HWY_INLINE FloatV load_master(const StepArrays& arrays, std::int64_t i) {
+  const Words du;
+  if constexpr (kMaster == MasterFormat::fp32) {
+    return hn::LoadU(Floats(), static_cast<const float*>(arrays.master_in) + i);
+  } else {
+    const WordV remainder = load_halves(arrays.master_in, i);
+    const WordV upper = hn::Sub(load_halves(arrays.parameter_in, i), hn::ShiftRight<15>(remainder));
+    return hn::BitCast(Floats(), hn::Or(hn::ShiftLeft<16>(upper), remainder));
+  }
+  (void)du;
+}
+
+HWY_INLINE void store_halves(WordV words, void* to, std::int64_t index, bool stream) {
+  const Halves dh;
+  auto* at = static_cast<std::uint16_t*>(to) + index;
+  // Every value is below 2^16, so the saturation of the narrowing does nothing.
+  const auto halves = hn::DemoteTo(dh, hn::BitCast(Ints(), words));
+  if (stream) {
+    hn::Stream(halves, dh, at);
+  } else {
+    hn::StoreU(halves, dh, at);
+  }
+}
+
+HWY_INLINE void store_parameter(FloatV master, const StepJob& job, const StepArrays& arrays,
+                                std::int64_t i) {
+  if (arrays.parameter_out == nullptr) return;
+  const Floats d;
+  switch (job.layout.parameter) {
+    case DType::bf16: {
+      const WordV bits = hn::BitCast(Words(), master);
+      const WordV half = parameter_bf16(bits, nan_mask(bits));
+      return store_halves(half, arrays.parameter_out, i, job.stream_parameter);
+    }
+    case DType::f16:
+      return store_halves(f16_from_float(master), arrays.parameter_out, i, job.stream_parameter);
+    default:
+      return hn::StoreU(master, d, static_cast<float*>(arrays.parameter_out) + i);
+  }
+}
+
+template <MasterFormat kMaster>
+HWY_INLINE void store_master(FloatV master, const StepJob& job, const StepArrays& arrays,
+                             std::int64_t i) {
+  const Words du;
+  if constexpr (kMaster == MasterFormat::fp32) {
+    hn::StoreU(master, Floats(), static_cast<float*>(arrays.master_out) + i);
+    store_parameter(master, job, arrays, i);
+  } else {
+    const WordV bits = hn::BitCast(du, master);
+    const auto is_nan = nan_mask(bits);
+    const WordV remainder =
+        hn::IfThenElse(is_nan, hn::Zero(du), hn::And(bits, hn::Set(du, 0xffffU)));
+    store_halves(remainder, arrays.master_out, i, false);
+    store_halves(parameter_bf16(bits, is_nan), arrays.parameter_out, i, false);
+  }
+}
+
+template <DType kMoment>
+HWY_INLINE void store_moment(FloatV moment, void* to, std::int64_t i, WordV random) {
+  if constexpr (kMoment == DType::f32) {
+    hn::StoreU(moment, Floats(), static_cast<float*>(to) + i);
+  } else {
+    store_halves(stochastic_bf16(moment, random), to, i, false);
+  }
+}
+
+/// m + weight * (g - m)
+HWY_INLINE FloatV moved_towards(FloatV m, FloatV g, float weight) {
+  return hn::Add(m, hn::Mul(hn::Set(Floats(), weight), hn::Sub(g, m)));
+}
+
+template <UpdateRule kRule>
+HWY_INLINE void apply(const Coefficients& c, Lanes& x) {
+  const Floats d;
+  FloatV g = hn::Mul(x.gradient, hn::Set(d, c.gradient_scale));
+  if constexpr (kRule == UpdateRule::adam || kRule == UpdateRule::adagrad) {
+    if (c.l2 != 0) g = hn::Add(g, hn::Mul(hn::Set(d, c.l2), x.master));
+  }
+  const FloatV step_size = hn::Set(d, c.step_size);
+  const FloatV eps = hn::Set(d, c.eps);
+  if constexpr (kRule == UpdateRule::adagrad) {
+    x.exp_avg_sq = hn::Add(x.exp_avg_sq, hn::Mul(g, g));
+    const FloatV denominator = hn::Add(hn::Sqrt(x.exp_avg_sq), eps);
+    x.master = hn::Sub(x.master, hn::Div(hn::Mul(step_size, g), denominator));
+  } else if constexpr (kRule == UpdateRule::lion) {
+    const FloatV direction = moved_towards(x.exp_avg, g, c.one_minus_beta1);
+    const FloatV zero = hn::Zero(d);
+    const FloatV update = hn::Sub(hn::IfThenElseZero(hn::Gt(direction, zero), step_size),
+                                  hn::IfThenElseZero(hn::Lt(direction, zero), step_size));
+    x.master = hn::Sub(hn::Mul(x.master, hn::Set(d, c.decay)), update);
+    x.exp_avg = moved_towards(x.exp_avg, g, c.one_minus_beta2);
+  } else {
+    x.exp_avg = moved_towards(x.exp_avg, g, c.one_minus_beta1);
+    const FloatV weighted = hn::Mul(hn::Set(d, c.one_minus_beta2), g);
+    x.exp_avg_sq = hn::Add(hn::Mul(hn::Set(d, c.beta2), x.exp_avg_sq), hn::Mul(weighted, g));
+    const FloatV root = hn::Mul(hn::Sqrt(x.exp_avg_sq), hn::Set(d, c.inverse_root_bias2));
+    const FloatV update = hn::Div(hn::Mul(step_size, x.exp_avg), hn::Add(root, eps));
+    x.master = hn::Sub(hn::Mul(x.master, hn::Set(d, c.decay)), update);
+  }
+}
+
+/// One whole vector at `i`. `random` points at the words of these elements (bf16 moments only).
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients,
+                            const StepArrays& arrays, std::int64_t i, const std::uint32_t* random) {
+  const Words du;
+  Lanes x;
+  x.gradient = load_floats(job.layout.gradient, arrays.gradient, i);
+  x.master = load_master<kMaster>(arrays, i);
+  x.exp_avg = x.exp_avg_sq = hn::Zero(Floats());
+  if constexpr (uses_exp_avg(kRule)) x.exp_avg = load_floats(kMoment, arrays.exp_avg_in, i);
+  if constexpr (uses_exp_avg_sq(kRule)) {
+    x.exp_avg_sq = load_floats(kMoment, arrays.exp_avg_sq_in, i);
+  }
+  apply<kRule>(coefficients, x);
+  store_master<kMaster>(x.master, job, arrays, i);
+  WordV words = hn::Zero(du);
+  if constexpr (kMoment == DType::bf16) words = hn::LoadU(du, random);
+  if constexpr (uses_exp_avg(kRule)) {
+    store_moment<kMoment>(x.exp_avg, arrays.exp_avg_out, i, hn::And(words, hn::Set(du, 0xffffU)));
+  }
+  if constexpr (uses_exp_avg_sq(kRule)) {
+    store_moment<kMoment>(x.exp_avg_sq, arrays.exp_avg_sq_out, i, hn::ShiftRight<16>(words));
+  }
+}
+
+/// The last `count` (fewer than a vector's) elements, through padded copies: the same instructions
+/// as in the middle, and no access past the end.
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+void step_tail(const StepJob& job, const Coefficients& coefficients, std::int64_t begin,
+               std::int64_t count, const std::uint32_t* random) {
+  constexpr std::size_t kBytes = 16 * sizeof(float);
+  constexpr std::size_t kMasterSize = kMaster == MasterFormat::fp32 ? 4 : 2;
+  alignas(64) std::byte memory[5][kBytes] = {};
+  const StepArrays& from = job.arrays;
+  const auto gather = [&](const void* source, std::size_t size, std::byte* to) -> void* {
+    if (source == nullptr) return nullptr;
+    const auto first = static_cast<std::size_t>(begin) * size;
+    std::memcpy(to, static_cast<const std::byte*>(source) + first,
+                static_cast<std::size_t>(count) * size);
+    return to;
+  };
+  const auto scatter = [&](void* target, std::size_t size, const std::byte* source) {
+    if (target == nullptr) return;
+    const auto first = static_cast<std::size_t>(begin) * size;
+    std::memcpy(static_cast<std::byte*>(target) + first, source,
+                static_cast<std::size_t>(count) * size);
+  };
+  const std::size_t parameter_size = size_of(job.layout.parameter);
+  StepArrays local;
+  local.gradient = gather(from.gradient, size_of(job.layout.gradient), memory[0]);
+  local.master_in = local.master_out = gather(from.master_in, kMasterSize, memory[1]);
+  local.parameter_in = gather(from.parameter_in, parameter_size, memory[2]);
+  local.parameter_out = from.parameter_out == nullptr ? nullptr : memory[2];
+  local.exp_avg_in = local.exp_avg_out = gather(from.exp_avg_in, size_of(kMoment), memory[3]);
+  local.exp_avg_sq_in = local.exp_avg_sq_out =
+      gather(from.exp_avg_sq_in, size_of(kMoment), memory[4]);
+  step_vector<kRule, kMaster, kMoment>(job, coefficients, local, 0, random);
+  scatter(from.master_out, kMasterSize, memory[1]);
+  scatter(from.parameter_out, parameter_size, memory[2]);
+  scatter(from.exp_avg_out, size_of(kMoment), memory[3]);
+  scatter(from.exp_avg_sq_out, size_of(kMoment), memory[4]);
+}
+
+/// Elements [begin, end). `random` is indexed by i - begin.
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t end,
+                         const std::uint32_t* random) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
+  // Copies that no store can alias, so that they stay in registers.
+  const StepArrays arrays = job.arrays;
+  const Coefficients coefficients = job.coefficients;
+  std::int64_t i = begin;
+  for (; i + lanes <= end; i += lanes) {
+    const std::uint32_t* words = kMoment == DType::bf16 ? random + (i - begin) : nullptr;
+    step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, i, words);
+  }
+  if (i < end) {
+    const std::uint32_t* words = kMoment == DType::bf16 ? random + (i - begin) : nullptr;
+    step_tail<kRule, kMaster, kMoment>(job, coefficients, i, end - i, words);
+  }
+}
+
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+void step_range(const StepJob& job, std::int64_t begin, std::int64_t end) {
+  if constexpr (kMoment == DType::f32) {
+    step_run<kRule, kMaster, kMoment>(job, begin, end, nullptr);
+  } else {
+    alignas(64) std::uint32_t words[kTile + 16] = {};  // a tail reads a whole vector
+    const PhiloxKey key{job.coefficients.seed, job.coefficients.step};
+    for (std::int64_t i = begin; i < end;) {
+      const std::int64_t index = job.first_index + i;
+      const std::int64_t tile = index / kTile;
+      const std::int64_t stop = std::min(end, (tile + 1) * kTile - job.first_index);
+      fill_tile(tile, key, words);
+      step_run<kRule, kMaster, kMoment>(job, i, stop, words + index % kTile);
+      i = stop;
+    }
+  }
+  hwy::FlushStream();
+}
+
+template <UpdateRule kRule>
+void step_rule(const StepJob& job, std::int64_t begin, std::int64_t end) {
+  const bool split = job.layout.master == MasterFormat::split;
+  if (job.layout.moments == DType::f32) {
+    if (split) return step_range<kRule, MasterFormat::split, DType::f32>(job, begin, end);
+    return step_range<kRule, MasterFormat::fp32, DType::f32>(job, begin, end);
+  }
+  if (split) return step_range<kRule, MasterFormat::split, DType::bf16>(job, begin, end);
+  step_range<kRule, MasterFormat::fp32, DType::bf16>(job, begin, end);
+}
+
+}  // namespace
+
+void step(UpdateRule rule, const StepJob& job, std::int64_t begin, std::int64_t end) {
+  switch (rule) {
+    case UpdateRule::adamw:  // differs from adam in its coefficients only: l2 is 0
+    case UpdateRule::adam:
+      return step_rule<UpdateRule::adam>(job, begin, end);
+    case UpdateRule::adagrad:
+      return step_rule<UpdateRule::adagrad>(job, begin, end);
+    case UpdateRule::lion:
+      return step_rule<UpdateRule::lion>(job, begin, end);
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace terrace::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace terrace::kernels {
+namespace {
+
+HWY_EXPORT(step);
+
+/// Parameters that one task of a worker takes at least: some 28 bytes each, so 450 KiB.
+constexpr std::int64_t kGrain = 1 << 14;
+
+void check_size(std::size_t found, std::int64_t count, std::size_t size, std::string_view what) {
+  require(found == static_cast<std::size_t>(count) * size, ErrorKind::internal,
+          "the optimizer step was given {} bytes of {} for {} parameters, {} expected.", found,
+          what, count, static_cast<std::size_t>(count) * size);
+}
+
+void check(UpdateRule rule, StateLayout layout, const ChunkViews& chunk) {
+  const bool split = layout.master == MasterFormat::split;
+  require(!split || layout.parameter == DType::bf16, ErrorKind::internal,
+          "a split master goes with bf16 parameters, not with {}.", name_of(layout.parameter));
+  require(layout.moments == DType::f32 || layout.moments == DType::bf16, ErrorKind::internal,
+          "moments are fp32 or bf16, not {}.", name_of(layout.moments));
+  require(layout.gradient != DType::i32 && layout.parameter != DType::i32, ErrorKind::internal,
+          "a gradient or parameter of int32 has no optimizer step.");
+  const std::size_t master = split ? 2 : 4;
+  check_size(chunk.source.master.size(), chunk.count, master, "master");
+  check_size(chunk.target.master.size(), chunk.count, master, "new master");
+  const std::size_t exp_avg = uses_exp_avg(rule) ? size_of(layout.moments) : 0;
+  check_size(chunk.source.exp_avg.size(), chunk.count, exp_avg, "exp_avg");
+  check_size(chunk.target.exp_avg.size(), chunk.count, exp_avg, "new exp_avg");
+  const std::size_t exp_avg_sq = uses_exp_avg_sq(rule) ? size_of(layout.moments) : 0;
+  check_size(chunk.source.exp_avg_sq.size(), chunk.count, exp_avg_sq, "exp_avg_sq");
+  check_size(chunk.target.exp_avg_sq.size(), chunk.count, exp_avg_sq, "new exp_avg_sq");
+  check_size(chunk.source.gradient.size(), chunk.count, size_of(layout.gradient), "gradient");
+  if (split) check_size(chunk.source.parameter.size(), chunk.count, 2, "parameter");
+  if (split || !chunk.target.parameter.empty()) {
+    check_size(chunk.target.parameter.size(), chunk.count, size_of(layout.parameter),
+               "new parameter");
+  }
+}
+
+template <class T>
+T* pointer_or_null(std::span<T> bytes) {
+  return bytes.empty() ? nullptr : bytes.data();
+}
+
+StepArrays arrays_of(const ChunkViews& chunk, bool split) {
+  StepArrays arrays;
+  arrays.gradient = chunk.source.gradient.data();
+  arrays.master_in = chunk.source.master.data();
+  arrays.parameter_in = split ? chunk.source.parameter.data() : nullptr;
+  arrays.exp_avg_in = pointer_or_null(chunk.source.exp_avg);
+  arrays.exp_avg_sq_in = pointer_or_null(chunk.source.exp_avg_sq);
+  arrays.master_out = chunk.target.master.data();
+  arrays.parameter_out = pointer_or_null(chunk.target.parameter);
+  arrays.exp_avg_out = pointer_or_null(chunk.target.exp_avg);
+  arrays.exp_avg_sq_out = pointer_or_null(chunk.target.exp_avg_sq);
+  return arrays;
+}
+
+}  // namespace
+
+void optimizer_step(Workers& workers, UpdateRule rule, StateLayout layout, const ChunkViews& chunk,
+                    const Coefficients& coefficients, CpuTarget target) {
+  check(rule, layout, chunk);
+  StepJob job;
+  job.layout = layout;
+  job.arrays = arrays_of(chunk, layout.master == MasterFormat::split);
+  job.coefficients = coefficients;
+  job.first_index = chunk.first_index;
+  if (rule == UpdateRule::adamw) job.coefficients.l2 = 0;
+  const auto run = HWY_DISPATCH_TABLE(step)[target.table_index()];
+  workers.parallel_for(chunk.count, kGrain,
+                       [&](std::int64_t begin, std::int64_t end) { run(rule, job, begin, end); });
+}
+
+}  // namespace terrace::kernels
+#endif
