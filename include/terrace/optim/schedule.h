@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace terrace::optim {
+
+/// Hugging Face's `lr_scheduler_type`.
+enum class ScheduleType : std::uint8_t { linear, cosine, constant, constant_with_warmup };
+
+/// "linear", "cosine", "constant", "constant_with_warmup".
+[[nodiscard]] std::string_view name_of(ScheduleType type);
+[[nodiscard]] std::optional<ScheduleType> schedule_type_named(std::string_view name);
+
+/// The learning rate as a function of the updates that are done, as the Hugging Face Trainer has
+/// it: a linear rise from 0 over the warm-up, then a fall to 0 at `total_updates` along a line or
+/// half a cosine, or no fall. `constant` knows no warm-up.
+struct LearningRateSchedule {
+  ScheduleType type = ScheduleType::linear;
+  double peak = 5e-5;
+  std::int64_t warmup_updates = 0;
+  std::int64_t total_updates = 0;
+
+  /// The rate of the update that follows `updates_done` (>= 0) others; skipped steps are none.
+  [[nodiscard]] double rate(std::int64_t updates_done) const;
+};
+
+/// The Trainer's rule: `warmup_steps` if above 0, else ceil(total_updates * warmup_ratio).
+[[nodiscard]] std::int64_t warmup_updates(std::int64_t warmup_steps, double warmup_ratio,
+                                          std::int64_t total_updates);
+
+}  // namespace terrace::optim
