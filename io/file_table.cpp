@@ -1,0 +1,96 @@
+#include "file_table.h"
+
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+
+namespace terrace::io {
+namespace {
+
+/// Serves every drive; assumed where the kernel (before 6.1) or the file system does not say.
+constexpr std::uint32_t kUsualAlignment = 4096;
+
+/// The head of the kernel's `struct statx` up to the direct I/O fields, which the headers of older
+/// distributions lack; the layout is the kernel's ABI (include/uapi/linux/stat.h).
+struct StatxDirect {
+  std::uint32_t mask;
+  std::uint8_t unused[148];
+  std::uint32_t memory_alignment;
+  std::uint32_t offset_alignment;
+  std::uint8_t rest[96];
+};
+static_assert(sizeof(StatxDirect) == 256);
+constexpr unsigned kStatxDirect = 0x2000U;
+
+void ask_alignment(int descriptor, OpenedFile& file) {
+  file.memory_alignment = file.offset_alignment = kUsualAlignment;
+  StatxDirect found{};
+  const long code = ::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, kStatxDirect, &found);
+  if (code != 0 || (found.mask & kStatxDirect) == 0 || found.offset_alignment == 0) return;
+  file.memory_alignment = found.memory_alignment;
+  file.offset_alignment = found.offset_alignment;
+}
+
+void reserve_space(int descriptor, const std::filesystem::path& path, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  int code = ::fallocate(descriptor, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  // Where the file system cannot reserve, the file gets its length and no promise.
+  if (code == EOPNOTSUPP) {
+    code = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  }
+  require(code != ENOSPC && code != EDQUOT && code != EFBIG, ErrorKind::does_not_fit,
+          "cannot reserve {} ({} bytes) for {}: {}; free some space or choose another folder",
+          format_bytes(bytes), bytes, path.string(), errno_name(code));
+  require(code == 0, ErrorKind::io, "cannot reserve {} bytes for {}: {}", bytes, path.string(),
+          errno_name(code));
+}
+
+}  // namespace
+
+OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions& options) {
+  const int how = O_RDWR | O_CLOEXEC | (options.create ? O_CREAT | O_EXCL : 0);
+  OpenedFile opened{.id = FileId(count())};
+  FileDescriptor descriptor(::open(path.c_str(), how, 0666));
+  require(static_cast<bool>(descriptor), ErrorKind::io, "cannot {} {}: {}",
+          options.create ? "create" : "open", path.string(), errno_name(errno));
+  if (options.create) reserve_space(descriptor.get(), path, options.bytes);
+  if (options.direct) {
+    FileDescriptor direct(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT));
+    if (direct) {
+      opened.direct = true;
+      ask_alignment(direct.get(), opened);
+      descriptor = std::move(direct);
+    } else {
+      opened.direct_error = errno;
+    }
+  }
+  files_.push_back({path, std::move(descriptor)});
+  opened.bytes = size_of(opened.id);
+  return opened;
+}
+
+void FileTable::use_page_cache(FileId file) {
+  File& entry = files_[static_cast<std::size_t>(file.value)];
+  FileDescriptor descriptor(::open(entry.path.c_str(), O_RDWR | O_CLOEXEC));
+  require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open {} again: {}",
+          entry.path.string(), errno_name(errno));
+  entry.descriptor = std::move(descriptor);
+}
+
+std::uint64_t FileTable::size_of(FileId file) const {
+  struct stat status {};
+  require(::fstat(descriptor(file), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
+          at(file).path.string(), errno_name(errno));
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace terrace::io
