@@ -44,7 +44,7 @@ void Workers::parallel_for(std::int64_t count, std::int64_t grain, RangeFunction
   impl_->arena.execute([&] {
     // A few ranges a thread: enough to even out, few enough to cost nothing.
     const auto per_task =
-        static_cast<std::size_t>(std::max<std::int64_t>(1, number / (8 * threads_)));
+        static_cast<std::size_t>(std::max<std::int64_t>(1, number / (std::int64_t{8} * threads_)));
     tbb::parallel_for(
         tbb::blocked_range<std::int64_t>(0, number, per_task),
         [&](const tbb::blocked_range<std::int64_t>& range) {
