@@ -1,0 +1,261 @@
+#include "terrace/kernels/optimizer_step.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/optimizer_reference.h"
+#include "terrace/core/error.h"
+
+namespace terrace::kernels {
+namespace {
+
+using reference::Bytes;
+using reference::State;
+
+constexpr UpdateRule kRules[] = {UpdateRule::adamw, UpdateRule::adam, UpdateRule::adagrad,
+                                 UpdateRule::lion};
+constexpr std::int64_t kFirstIndex = (std::int64_t{1} << 33) + 5;  // not at a tile's start
+
+Coefficients some_coefficients(UpdateRule rule) {
+  Coefficients c;
+  c.gradient_scale = 0.371F;
+  c.l2 = rule == UpdateRule::adam || rule == UpdateRule::adagrad ? 0.02F : 0.0F;
+  c.decay = rule == UpdateRule::adamw || rule == UpdateRule::lion ? 0.9991F : 1.0F;
+  c.one_minus_beta1 = 0.1F;
+  c.beta2 = 0.999F;
+  c.one_minus_beta2 = 0.001F;
+  c.inverse_root_bias2 = 12.93F;
+  c.eps = 1e-8F;
+  c.step_size = 3.1e-3F;
+  c.seed = 0x123456789abcdefU;
+  c.step = 77;
+  return c;
+}
+
+std::string describe(UpdateRule rule, StateLayout layout) {
+  return fmt::format("rule {} split {} moments {} gradient {} parameter {}", static_cast<int>(rule),
+                     layout.master == MasterFormat::split, name_of(layout.moments),
+                     name_of(layout.gradient), name_of(layout.parameter));
+}
+
+std::vector<StateLayout> all_layouts() {
+  std::vector<StateLayout> layouts;
+  for (const DType moments : {DType::f32, DType::bf16}) {
+    for (const DType gradient : {DType::bf16, DType::f16, DType::f32}) {
+      layouts.push_back({MasterFormat::split, moments, gradient, DType::bf16});
+      for (const DType parameter : {DType::bf16, DType::f16, DType::f32}) {
+        layouts.push_back({MasterFormat::fp32, moments, gradient, parameter});
+      }
+    }
+  }
+  return layouts;
+}
+
+/// One step of `count` parameters: the state before and, by the reference, after it.
+struct Case {
+  Case(UpdateRule rule_in, StateLayout layout_in, std::size_t count_in)
+      : rule(rule_in),
+        layout(layout_in),
+        count(count_in),
+        coefficients(some_coefficients(rule)),
+        before(rule, layout, count),
+        after(before) {
+    std::mt19937 random(static_cast<std::uint32_t>(count));
+    reference::fill(before, random, rule, layout);
+    gradient = reference::random_gradient(random, layout.gradient, count);
+    after = before;
+    reference::step(rule, layout, views(before, after, 0, count), coefficients);
+  }
+
+  [[nodiscard]] ChunkViews views(const State& from, State& to, std::size_t begin,
+                                 std::size_t size) const {
+    const std::size_t g = size_of(layout.gradient);
+    const auto part = std::span(gradient).subspan(begin * g, size * g);
+    const bool split = layout.master == MasterFormat::split;
+    return {static_cast<std::int64_t>(size), kFirstIndex + static_cast<std::int64_t>(begin),
+            from.source(begin, size, part, split), to.target(begin, size, true)};
+  }
+
+  UpdateRule rule;
+  StateLayout layout;
+  std::size_t count;
+  Coefficients coefficients;
+  Bytes gradient;
+  State before;
+  State after;
+};
+
+/// How the step is run; the result must not show it.
+struct Manner {
+  std::size_t chunk;  // parameters a call
+  std::size_t misalignment;
+  bool in_place;
+};
+
+bool equals_reference(const Case& c, CpuTarget target, Workers& workers, Manner manner) {
+  State before(c.rule, c.layout, c.count, manner.misalignment);
+  State from_aligned = c.before;
+  const ChunkTarget a = from_aligned.all();
+  const ChunkTarget b = before.all();
+  std::ranges::copy(a.master, b.master.begin());
+  std::ranges::copy(a.exp_avg, b.exp_avg.begin());
+  std::ranges::copy(a.exp_avg_sq, b.exp_avg_sq.begin());
+  std::ranges::copy(a.parameter, b.parameter.begin());
+  State other(c.rule, c.layout, c.count, manner.misalignment);
+  State& after = manner.in_place ? before : other;
+  for (std::size_t begin = 0; begin < c.count; begin += manner.chunk) {
+    const std::size_t size = std::min(manner.chunk, c.count - begin);
+    optimizer_step(workers, c.rule, c.layout, c.views(before, after, begin, size), c.coefficients,
+                   target);
+  }
+  return after == c.after;
+}
+
+TEST(OptimizerStep, equals_the_scalar_reference_at_every_length_target_and_format) {
+  Workers workers(1);
+  for (const UpdateRule rule : kRules) {
+    for (const StateLayout layout : all_layouts()) {
+      SCOPED_TRACE(describe(rule, layout));
+      for (const std::size_t count : {1, 7, 15, 16, 17, 63, 64, 65, 1003}) {
+        const Case c(rule, layout, count);
+        for (const CpuTarget target : CpuTarget::all()) {
+          for (const Manner manner :
+               {Manner{count, 0, true}, Manner{count, 1, false}, Manner{count / 3 + 1, 1, true}}) {
+            ASSERT_TRUE(equals_reference(c, target, workers, manner))
+                << target.name() << ", " << count << " parameters in chunks of " << manner.chunk
+                << (manner.in_place ? ", in place" : ", out of place");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(OptimizerStep, does_not_depend_on_threads_and_chunks) {
+  constexpr std::size_t kCount = 1'000'003;
+  std::vector<std::unique_ptr<Workers>> workers;
+  for (const int threads : {1, 2, 3}) workers.push_back(std::make_unique<Workers>(threads));
+  for (const StateLayout layout :
+       {StateLayout{MasterFormat::fp32, DType::f32}, StateLayout{MasterFormat::split, DType::f32},
+        StateLayout{MasterFormat::split, DType::bf16}}) {
+    SCOPED_TRACE(describe(UpdateRule::adamw, layout));
+    const Case c(UpdateRule::adamw, layout, kCount);
+    for (const CpuTarget target : CpuTarget::all()) {
+      std::size_t turn = 0;
+      for (const auto& pool : workers) {
+        const std::size_t chunk =
+            std::array{kCount, std::size_t{333'331}, std::size_t{65'536}}[turn];
+        ASSERT_TRUE(equals_reference(c, target, *pool, {chunk, turn % 2, turn == 0}))
+            << target.name() << ", " << pool->threads() << " threads, chunks of " << chunk;
+        ++turn;
+      }
+    }
+  }
+}
+
+TEST(OptimizerStep, split_keeps_the_master_of_fp32_over_a_thousand_steps) {
+  constexpr std::size_t kCount = 4099;
+  constexpr UpdateRule kRule = UpdateRule::adamw;
+  const StateLayout whole{MasterFormat::fp32, DType::f32};
+  const StateLayout halves{MasterFormat::split, DType::f32};
+  Workers workers(2);
+  std::mt19937 random(1);
+  State fp32(kRule, whole, kCount);
+  State split(kRule, halves, kCount);
+  reference::fill(fp32, random, kRule, whole);
+  const ChunkTarget w = fp32.all();
+  const ChunkTarget h = split.all();
+  std::ranges::copy(w.exp_avg, h.exp_avg.begin());
+  std::ranges::copy(w.exp_avg_sq, h.exp_avg_sq.begin());
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const SplitFloat parts = split_float(reference::get<float>(w.master, i));
+    reference::put(h.master, i, parts.remainder);
+    reference::put(h.parameter, i, parts.parameter);
+  }
+  for (int step = 0; step < 1000; ++step) {
+    const Bytes gradient = reference::random_gradient(random, DType::bf16, kCount);
+    const Coefficients c = some_coefficients(kRule);
+    optimizer_step(workers, kRule, whole, {kCount, 0, fp32.source(0, kCount, gradient, false), w},
+                   c);
+    optimizer_step(workers, kRule, halves, {kCount, 0, split.source(0, kCount, gradient, true), h},
+                   c);
+  }
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const SplitFloat parts{reference::get<Bf16>(h.parameter, i),
+                           reference::get<std::uint16_t>(h.master, i)};
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(join_float(parts)),
+              reference::get<std::uint32_t>(w.master, i))
+        << "parameter " << i;
+  }
+  EXPECT_TRUE(std::ranges::equal(w.parameter, h.parameter));
+  EXPECT_TRUE(std::ranges::equal(w.exp_avg_sq, h.exp_avg_sq));
+}
+
+TEST(OptimizerStep, rounds_bf16_moments_to_the_right_mean) {
+  // One step from m = 0 with g = 1 and 1 - beta1 = x sets m to x, which lies a third of the way
+  // between two bf16 numbers. The mean over n parameters is off by at most 5 standard deviations:
+  // a coin of p = 1/3 has sqrt(2/9 / n).
+  constexpr std::size_t kCount = 1 << 18;
+  const StateLayout layout{MasterFormat::fp32, DType::bf16};
+  State state(UpdateRule::adamw, layout, kCount);
+  Bytes gradient(kCount * 2);
+  for (std::size_t i = 0; i < kCount; ++i) reference::put(gradient, i, to_bf16(1.0F));
+  Coefficients c = some_coefficients(UpdateRule::adamw);
+  c.gradient_scale = 1;
+  c.one_minus_beta1 = 1.0F + 0x1p-7F / 3;
+  Workers workers(2);
+  optimizer_step(workers, UpdateRule::adamw, layout,
+                 {kCount, 0, state.source(0, kCount, gradient, false), state.all()}, c);
+  double raised = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const float m = reference::get_float(state.all().exp_avg, DType::bf16, i);
+    ASSERT_TRUE(m == 1.0F || m == 1.0F + 0x1p-7F) << m;
+    raised += m > 1.0F ? 1 : 0;
+  }
+  EXPECT_NEAR(raised / kCount, 1.0 / 3, 5 * std::sqrt(2.0 / 9 / kCount) + 0x1p-16);
+}
+
+TEST(OptimizerStep, keeps_a_finite_bf16_moment_finite) {
+  // FLT_MAX rounds down, whatever the random bits; plain addition would carry into infinity.
+  constexpr std::size_t kCount = 4096;
+  const StateLayout layout{MasterFormat::fp32, DType::bf16, DType::f32, DType::bf16};
+  State state(UpdateRule::lion, layout, kCount);
+  Bytes gradient(kCount * 4);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    reference::put(gradient, i, std::numeric_limits<float>::max());
+  }
+  Coefficients c = some_coefficients(UpdateRule::lion);
+  c.gradient_scale = 1;
+  c.one_minus_beta2 = 1;
+  Workers workers(1);
+  for (const CpuTarget target : CpuTarget::all()) {
+    optimizer_step(workers, UpdateRule::lion, layout,
+                   {kCount, 0, state.source(0, kCount, gradient, false), state.all()}, c, target);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(reference::get<Bf16>(state.all().exp_avg, i).bits, 0x7f7f) << target.name();
+    }
+  }
+}
+
+TEST(OptimizerStep, refuses_spans_that_do_not_fit) {
+  Workers workers(1);
+  const StateLayout layout;
+  State state(UpdateRule::adamw, layout, 8);
+  const Bytes gradient(16);
+  const Bytes short_gradient(14);
+  const Coefficients c;
+  EXPECT_THROW(optimizer_step(workers, UpdateRule::adamw, layout,
+                              {8, 0, state.source(0, 8, short_gradient, false), state.all()}, c),
+               Error);
+  EXPECT_THROW(optimizer_step(workers, UpdateRule::adamw, layout,
+                              {8, 0, state.source(0, 7, gradient, false), state.all()}, c),
+               Error);
+  StateLayout half_split{MasterFormat::split, DType::f32, DType::bf16, DType::f16};
+  EXPECT_THROW(optimizer_step(workers, UpdateRule::adamw, half_split,
+                              {8, 0, state.source(0, 8, gradient, true), state.all()}, c),
+               Error);
+}
+
+}  // namespace
+}  // namespace terrace::kernels
