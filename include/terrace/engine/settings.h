@@ -1,0 +1,187 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "terrace/core/dtype.h"
+
+/// The effective configuration of `terrace train` and `terrace plan`: plain values, each with its
+/// default here and with its name, unit, range and help in the one table (`settings_options`).
+/// An empty optional means "not given": the trainer or the plan chooses, as the comment says.
+namespace terrace::engine {
+
+class OptionTable;
+
+enum class DeviceChoice { automatic, cpu, cuda };
+/// Where a state kind lives. `none` pins it to the device, as DeepSpeed has it.
+enum class Placement { automatic, none, cpu, nvme };
+/// `adam` is Adam with L2 decay (decay added to the gradient), `adamw` decouples it.
+enum class OptimizerType { adamw, adam };
+enum class StateFormat { fp32, split };
+enum class ScheduleType { linear, cosine, constant };
+/// How the rate rises: linearly, or as log(step + 1) / log(warm-up steps), DeepSpeed's default.
+enum class WarmupShape { linear, logarithmic };
+enum class MicroBatchOrder { automatic, batch_major, unit_major };
+
+/// A size: bytes, or per cent of a whole that is known only on the machine.
+struct Budget {
+  std::uint64_t bytes = 0;
+  double percent = 0;  ///< used when `bytes` is 0
+
+  [[nodiscard]] std::uint64_t of(std::uint64_t whole) const;
+  friend bool operator==(const Budget&, const Budget&) = default;
+};
+
+/// Steps `first` to `last`, both included, counted from 1.
+struct StepRange {
+  std::int64_t first = 1;
+  std::int64_t last = 0;
+};
+
+struct DataSettings {
+  std::vector<std::string> files;       ///< files and folders
+  std::vector<std::string> eval_files;  ///< empty: `validation_fraction` decides
+  double validation_fraction = 0;       ///< of the documents, kept from training
+  /// Tokens a sequence; empty: the smaller of 1024 and what the model was made for.
+  std::optional<std::int64_t> max_length;
+};
+
+/// train = micro x accumulation x world size. What is empty follows from the others (see
+/// `resolve_batch`), and a batch that nothing says is 8 sequences a rank and micro-batch.
+struct BatchSettings {
+  std::optional<std::int64_t> train = {};
+  std::optional<std::int64_t> micro = {};
+  std::optional<std::int64_t> accumulation = {};
+  MicroBatchOrder order = MicroBatchOrder::automatic;
+};
+
+struct OptimizerSettings {
+  OptimizerType type = OptimizerType::adamw;
+  std::optional<double> learning_rate;  ///< empty: 5e-5; a preset trained from scratch has its own
+  std::array<double, 2> betas = {0.9, 0.999};
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  bool decay_all = false;  ///< decay norms and biases too, not only matrices
+  bool bias_correction = true;
+  double max_grad_norm = 1;  ///< 0: no clipping
+  StateFormat state_format = StateFormat::fp32;
+  std::int64_t max_skipped_steps = 20;  ///< in a row, then the run stops; 0: never
+};
+
+struct ScheduleSettings {
+  ScheduleType type = ScheduleType::linear;
+  std::int64_t warmup_steps = 0;  ///< when 0, `warmup_ratio` of all steps
+  double warmup_ratio = 0;
+  WarmupShape warmup_shape = WarmupShape::linear;
+  double warmup_min_lr = 0;                 ///< the rate at step 0
+  double min_lr_ratio = 0;                  ///< cosine and linear end at this share of the rate
+  std::optional<std::int64_t> total_steps;  ///< length of the decay; empty: of the run
+};
+
+/// DeepSpeed's dynamic loss scale; used in fp16 only.
+struct LossScaleSettings {
+  double fixed = 0;  ///< 0: dynamic
+  std::int64_t initial_power = 16;
+  std::int64_t window = 1000;
+  std::int64_t hysteresis = 2;
+  double minimum = 1;
+};
+
+struct NumericsSettings {
+  std::optional<DType> dtype;           ///< empty: bf16 where the hardware has it
+  std::optional<DType> gradient_dtype;  ///< bf16, fp16 or fp32; empty: as `dtype`
+  LossScaleSettings loss_scale;
+  bool gradient_checkpointing = true;  ///< recompute each unit from its input
+  std::int64_t seed = 42;
+};
+
+struct LengthSettings {
+  std::int64_t max_steps = -1;  ///< above 0 it wins over `epochs`
+  double epochs = 3;
+};
+
+/// How often, in optimizer steps; 0: never while training (evaluation and save still come last).
+struct CadenceSettings {
+  std::int64_t logging_steps = 1;
+  std::int64_t eval_steps = 0;
+  std::int64_t save_steps = 500;
+  std::int64_t save_total_limit = 2;  ///< checkpoints kept; 0: all
+};
+
+struct OutputSettings {
+  std::string folder;
+  std::string resume;  ///< "": start anew, "auto": the newest state in `folder`, else a checkpoint
+  bool overwrite = false;
+  bool dry_run = false;
+  std::string trace;  ///< Chrome trace file; empty: none
+  StepRange trace_steps{1, 5};
+};
+
+struct OffloadSettings {
+  Placement device = Placement::automatic;
+  std::vector<std::string> nvme_path;
+  std::int64_t buffer_count = 0;  ///< slots in flight; 0: by the plan
+  bool pin_memory = true;
+};
+
+struct PlacementSettings {
+  DeviceChoice device = DeviceChoice::automatic;
+  OffloadSettings optimizer;
+  double optimizer_ratio = 1;  ///< share of the optimizer's state that is offloaded
+  OffloadSettings parameters;
+  /// Folders of the page store, striped. After `finalize` the `nvme_path`s are in it.
+  std::vector<std::string> swap;
+  std::optional<Budget> device_memory;  ///< empty: what is free
+  std::optional<Budget> host_memory;    ///< empty: what the container allows
+  std::optional<Budget> disk;           ///< empty: what is free there
+  std::int64_t chunk_elements = 0;      ///< optimizer's `sub_group_size`; 0: by the plan
+  std::int64_t prefetch_units = 0;      ///< units fetched ahead of use; 0: by the plan
+  std::int64_t disk_extents = 2;        ///< 2: every step is committed, 1: half the space
+  std::uint64_t block_bytes = 1 << 20;  ///< of one disk request
+  std::int64_t queue_depth = 32;        ///< disk requests in flight
+  std::int64_t disk_threads = 1;        ///< submitting threads
+};
+
+struct RankSettings {
+  std::int64_t ranks = 0;    ///< local ranks to start; 0: as the launcher says, else 1
+  std::int64_t threads = 0;  ///< compute threads a rank; 0: what the machine gives
+  std::optional<std::int64_t> zero_stage;  ///< 0 to 3; empty: by the plan
+  double peer_timeout_s = 300;             ///< silence after which a peer is lost
+};
+
+struct Settings {
+  std::string model;  ///< model folder, checkpoint, output folder or the name of a preset
+  DataSettings data;
+  BatchSettings batch;
+  LengthSettings length;
+  OptimizerSettings optimizer;
+  ScheduleSettings schedule;
+  NumericsSettings numerics;
+  CadenceSettings cadence;
+  OutputSettings output;
+  PlacementSettings placement;
+  RankSettings ranks;
+};
+
+/// The one table: every option of `train` and `plan`, bound to `settings` (which must outlive it).
+[[nodiscard]] OptionTable settings_options(Settings& settings);
+
+/// Checks what no single option can check and moves `nvme_path`s into `swap`. Idempotent.
+/// Errors: usage, naming the options that disagree.
+void finalize(Settings& settings);
+
+/// `finalize`, and what a training run cannot do without: model, data, output.
+void finalize_for_training(Settings& settings);
+
+/// Fills the three batch sizes for `world_size` ranks so that train = micro x accumulation x
+/// world size. Errors: usage, with the arithmetic, when they disagree or do not divide.
+void resolve_batch(BatchSettings& batch, std::int64_t world_size);
+
+/// The settings as JSON text (nested by key, every option with a key, two spaces a level), which
+/// `--config` reads back to equal settings.
+[[nodiscard]] std::string effective_json(const Settings& settings);
+
+}  // namespace terrace::engine

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "terrace/core/id.h"
+#include "terrace/plan/schedule.h"
+
+namespace terrace::engine {
+
+/// What a step is given beside its batches.
+struct StepInputs {
+  Step step;
+  std::int64_t target_tokens = 0;  ///< of the whole global batch; the loss is their mean
+};
+
+/// What became of a step.
+struct StepOutcome {
+  Step step;
+  double loss = 0;  ///< mean over the target tokens, nats
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double gradient_scale = 1;  ///< clip factor / loss scale
+  std::int64_t updates = 0;   ///< done so far, this step's included
+  std::int64_t skipped = 0;   ///< steps skipped so far
+  bool skip = false;          ///< gradients were not finite; nothing was changed
+  std::string nonfinite_parameter;
+};
+
+/// How the lanes spent a step. Each lane writes its own row.
+struct StepTimes {
+  struct LaneTimes {
+    std::int64_t busy_us = 0;
+    std::uint64_t bytes = 0;
+    /// Time that the lane waited for a task of each lane.
+    std::array<std::int64_t, plan::kLanes> waited_us{};
+  };
+  std::array<LaneTimes, plan::kLanes> lanes;
+
+  [[nodiscard]] LaneTimes& of(plan::Lane lane) { return lanes[static_cast<std::size_t>(lane)]; }
+  [[nodiscard]] const LaneTimes& of(plan::Lane lane) const {
+    return lanes[static_cast<std::size_t>(lane)];
+  }
+};
+
+/// Steps that may be under way at once: while one step's last updates run, the next one's forward
+/// has begun. What is kept a step is kept for twice as many.
+inline constexpr int kStepsInFlight = 2;
+inline constexpr int kStepSlots = 2 * kStepsInFlight;
+
+}  // namespace terrace::engine

@@ -1,0 +1,275 @@
+#include "terrace/engine/field.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+
+namespace terrace::engine {
+namespace {
+
+/// Strict: the whole text is one number.
+template <class T>
+std::optional<T> number_in(std::string_view text) {
+  T value{};
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const char* end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || rest != end) return std::nullopt;
+  return value;
+}
+
+std::optional<std::int64_t> integer_in(std::string_view text) {
+  if (const auto exact = number_in<std::int64_t>(text)) return exact;
+  const auto real = number_in<double>(text);  // 2e9
+  if (!real || std::trunc(*real) != *real || std::abs(*real) >= 0x1p63) return std::nullopt;
+  return static_cast<std::int64_t>(*real);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::optional<bool> boolean_in(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "yes" || word == "1" || word == "on") return true;
+  if (word == "false" || word == "no" || word == "0" || word == "off") return false;
+  return std::nullopt;
+}
+
+/// Items between commas; one pair of brackets around them is taken off.
+std::vector<std::string> items_in(std::string_view text) {
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+    text = text.substr(1, text.size() - 2);
+  }
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const auto comma = std::min(text.find(','), text.size());
+    std::string_view item = text.substr(0, comma);
+    while (item.starts_with(' ') || item.starts_with('"')) item.remove_prefix(1);
+    while (item.ends_with(' ') || item.ends_with('"')) item.remove_suffix(1);
+    if (!item.empty()) items.emplace_back(item);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return items;
+}
+
+std::optional<OptionValue> numbers_in(std::string_view text) {
+  std::vector<double> numbers;
+  for (const std::string& item : items_in(text)) {
+    const auto number = number_in<double>(item);
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+template <class T>
+Field plain(OptionType type, T& member) {
+  Field result;
+  result.type = type;
+  result.set = [&member](const OptionValue& value, const std::string&) {
+    member = std::get<T>(value);
+  };
+  result.get = [&member]() -> OptionValue { return member; };
+  return result;
+}
+
+template <class T>
+Field nullable(OptionType type, std::optional<T>& member) {
+  Field result;
+  result.type = type;
+  result.nullable = true;
+  result.set = [&member](const OptionValue& value, const std::string&) {
+    member.reset();
+    if (const T* given = std::get_if<T>(&value)) member = *given;
+  };
+  result.get = [&member]() -> OptionValue {
+    if (member) return *member;
+    return std::monostate{};
+  };
+  return result;
+}
+
+Budget budget_of(const OptionValue& value, const std::string& what) {
+  if (const auto* bytes = std::get_if<std::int64_t>(&value)) {
+    require(*bytes >= 0, ErrorKind::usage, "{} is {}, but a size cannot be negative", what, *bytes);
+    return Budget{static_cast<std::uint64_t>(*bytes), 0};
+  }
+  const std::string& text = std::get<std::string>(value);
+  if (!text.ends_with('%')) return Budget{parse_size(text, what), 0};
+  const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
+  require(percent && *percent > 0 && *percent <= 100, ErrorKind::usage,
+          "{} is \"{}\", but a share must be above 0% and at most 100%", what, text);
+  return Budget{0, *percent};
+}
+
+}  // namespace
+
+Field field(bool& member) { return plain(OptionType::boolean, member); }
+Field field(std::int64_t& member) { return plain(OptionType::integer, member); }
+Field field(double& member) { return plain(OptionType::number, member); }
+Field field(std::string& member) { return plain(OptionType::text, member); }
+Field field(std::vector<std::string>& member) { return plain(OptionType::list, member); }
+Field field(std::optional<std::int64_t>& member) { return nullable(OptionType::integer, member); }
+Field field(std::optional<double>& member) { return nullable(OptionType::number, member); }
+
+Field field(std::array<double, 2>& member) {
+  Field result;
+  result.type = OptionType::numbers;
+  result.set = [&member](const OptionValue& value, const std::string& what) {
+    const auto& numbers = std::get<std::vector<double>>(value);
+    require(numbers.size() == member.size(), ErrorKind::usage,
+            "{} has {} numbers, but must have {}", what, numbers.size(), member.size());
+    std::copy(numbers.begin(), numbers.end(), member.begin());
+  };
+  result.get = [&member]() -> OptionValue {
+    return std::vector<double>(member.begin(), member.end());
+  };
+  return result;
+}
+
+Field field(std::optional<Budget>& member) {
+  Field result;
+  result.type = OptionType::size;
+  result.nullable = true;
+  result.set = [&member](const OptionValue& value, const std::string& what) {
+    member.reset();
+    if (!std::holds_alternative<std::monostate>(value)) member = budget_of(value, what);
+  };
+  result.get = [&member]() -> OptionValue {
+    if (!member) return std::monostate{};
+    if (member->percent > 0) return fmt::format("{}%", member->percent);
+    return static_cast<std::int64_t>(member->bytes);
+  };
+  return result;
+}
+
+Field field(StepRange& member) {
+  Field result;
+  result.set = [&member](const OptionValue& value, const std::string& what) {
+    const std::string_view text = std::get<std::string>(value);
+    const auto colon = std::min(text.find(':'), text.size());
+    const auto first = number_in<std::int64_t>(text.substr(0, colon));
+    const auto last = number_in<std::int64_t>(text.substr(std::min(colon + 1, text.size())));
+    require(first && last && *first >= 1 && *last >= *first, ErrorKind::usage,
+            "{} is \"{}\", but must be FIRST:LAST with 1 <= FIRST <= LAST, such as 3:8", what,
+            text);
+    member = StepRange{*first, *last};
+  };
+  result.get = [&member]() -> OptionValue {
+    return fmt::format("{}:{}", member.first, member.last);
+  };
+  return result;
+}
+
+Field dtype_switch(std::optional<DType>& member, DType mine) {
+  Field result;
+  result.type = OptionType::boolean;
+  result.nullable = true;
+  result.set = [&member, mine](const OptionValue& value, const std::string&) {
+    const bool* on = std::get_if<bool>(&value);
+    if (on == nullptr) return;
+    if (*on) {
+      member = mine;
+    } else if (!member || *member == mine) {
+      member = DType::f32;
+    }
+  };
+  result.get = [&member, mine]() -> OptionValue {
+    if (!member) return std::monostate{};
+    return *member == mine;
+  };
+  return result;
+}
+
+Field size_field(std::uint64_t& member) {
+  Field result;
+  result.type = OptionType::size;
+  result.set = [&member](const OptionValue& value, const std::string& what) {
+    const Budget budget = budget_of(value, what);
+    require(budget.percent == 0, ErrorKind::usage,
+            "{} is a share, but must be a size in bytes such as 1MiB", what);
+    member = budget.bytes;
+  };
+  result.get = [&member]() -> OptionValue { return static_cast<std::int64_t>(member); };
+  return result;
+}
+
+std::string expectation(const Field& field) {
+  if (!field.choices.empty()) return fmt::format("one of {}", fmt::join(field.choices, ", "));
+  switch (field.type) {
+    case OptionType::boolean:
+      return "true or false";
+    case OptionType::integer:
+      return "an integer";
+    case OptionType::number:
+      return "a number";
+    case OptionType::numbers:
+      return "a list of numbers";
+    case OptionType::text:
+      return "a string";
+    case OptionType::list:
+      return "a string or a list of strings";
+    case OptionType::size:
+      return "a size: bytes, or text such as 512M, 64GiB, 64GB";
+  }
+  return "";
+}
+
+OptionValue parse_text(const Field& field, std::string_view text, const std::string& what) {
+  std::optional<OptionValue> value;
+  if (field.nullable && field.choices.empty() && lower(text) == "auto") return std::monostate{};
+  switch (field.type) {
+    case OptionType::boolean:
+      if (const auto parsed = boolean_in(text)) value = *parsed;
+      break;
+    case OptionType::integer:
+      if (const auto parsed = integer_in(text)) value = *parsed;
+      break;
+    case OptionType::number:
+      if (const auto parsed = number_in<double>(text); parsed && std::isfinite(*parsed)) {
+        value = *parsed;
+      }
+      break;
+    case OptionType::numbers:
+      value = numbers_in(text);
+      break;
+    case OptionType::list:
+      value = field.split_commas ? items_in(text) : std::vector<std::string>{std::string(text)};
+      break;
+    case OptionType::text:
+    case OptionType::size:
+      value = std::string(text);
+      break;
+  }
+  require(value.has_value(), ErrorKind::usage, "{} is \"{}\", but must be {}", what, text,
+          expectation(field));
+  return *value;
+}
+
+std::string to_text(const OptionValue& value) {
+  return std::visit(
+      []<class T>(const T& held) -> std::string {
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return "";
+        } else if constexpr (std::is_same_v<T, std::vector<double>> ||
+                             std::is_same_v<T, std::vector<std::string>>) {
+          return fmt::format("{}", fmt::join(held, ","));
+        } else {
+          return fmt::format("{}", held);
+        }
+      },
+      value);
+}
+
+}  // namespace terrace::engine

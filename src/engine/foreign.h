@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "terrace/engine/options.h"
+
+namespace terrace::engine {
+
+/// DeepSpeed's keys that are not options here.
+[[nodiscard]] std::vector<Foreign> deepspeed_keys();
+/// The Trainer's flags that are not options here.
+[[nodiscard]] std::vector<Foreign> trainer_flags();
+/// The second half of `settings_options`: device, tiers, disk and ranks.
+void add_placement_options(OptionTable& table, Settings& settings);
+
+}  // namespace terrace::engine

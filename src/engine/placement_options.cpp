@@ -1,0 +1,165 @@
+#include "foreign.h"
+#include "terrace/engine/options.h"
+#include "terrace/engine/settings.h"
+
+namespace terrace::engine {
+namespace {
+
+Field placement_field(Placement& member) {
+  return choice<Placement>(member, {{"auto", Placement::automatic},
+                                    {"none", Placement::none},
+                                    {"cpu", Placement::cpu},
+                                    {"nvme", Placement::nvme}});
+}
+
+void add_tiers(OptionTable& table, PlacementSettings& p) {
+  table.group("Device and tiers");
+  table.add({.keys = {"device"},
+             .flags = {"device"},
+             .field = choice<DeviceChoice>(p.device, {{"auto", DeviceChoice::automatic},
+                                                      {"cuda", DeviceChoice::cuda},
+                                                      {"cpu", DeviceChoice::cpu}}),
+             .help = "where the model is computed"});
+  table.add(
+      {.keys = {"zero_optimization.offload_optimizer.device"},
+       .flags = {"offload_optimizer"},
+       .field = placement_field(p.optimizer.device),
+       .help = "tier of master weights and moments; auto fills device, then host, then disk"});
+  table.add({.keys = {"zero_optimization.offload_param.device"},
+             .flags = {"offload_param"},
+             .field = placement_field(p.parameters.device),
+             .help = "tier of the parameters; auto fills device, then host, then disk"});
+  table.add({.keys = {"swap"},
+             .flags = {"swap"},
+             .field = field(p.swap),
+             .help = "folders of the page store, one or several drives: DIR[,DIR]",
+             .default_note = "the nvme_paths"});
+  table.add({.keys = {"device_memory"},
+             .flags = {"device_memory"},
+             .field = field(p.device_memory),
+             .help = "budget of device memory, as 20G, 20GB or 80%",
+             .unit = "bytes or %",
+             .default_note = "what is free"});
+  table.add({.keys = {"host_memory"},
+             .flags = {"host_memory"},
+             .field = field(p.host_memory),
+             .help = "budget of host memory; without a GPU, of the whole process",
+             .unit = "bytes or %",
+             .default_note = "what the container allows"});
+  table.add({.keys = {"disk"},
+             .flags = {"disk"},
+             .field = field(p.disk),
+             .help = "budget of disk space in the swap folders",
+             .unit = "bytes or %",
+             .default_note = "what is free"});
+}
+
+void add_offload_details(OptionTable& table, PlacementSettings& p) {
+  table.add({.keys = {"zero_optimization.offload_optimizer.nvme_path"},
+             .field = field(p.optimizer.nvme_path),
+             .help = "folders of the page store, as swap"});
+  table.add({.keys = {"zero_optimization.offload_param.nvme_path"},
+             .field = field(p.parameters.nvme_path),
+             .help = "folders of the page store, as swap"});
+  table.add({.keys = {"zero_optimization.offload_optimizer.ratio"},
+             .field = field(p.optimizer_ratio),
+             .help = "share of the optimizer's state that is offloaded",
+             .minimum = 0,
+             .maximum = 1});
+  table.add({.keys = {"zero_optimization.offload_optimizer.buffer_count"},
+             .field = field(p.optimizer.buffer_count),
+             .help = "optimizer chunks in flight; 0: by the plan",
+             .unit = "buffers",
+             .minimum = 0});
+  table.add({.keys = {"zero_optimization.offload_param.buffer_count"},
+             .field = field(p.parameters.buffer_count),
+             .help = "units of parameters in flight; 0: by the plan",
+             .unit = "buffers",
+             .minimum = 0});
+  table.add({.keys = {"zero_optimization.offload_optimizer.pin_memory"},
+             .field = field(p.optimizer.pin_memory),
+             .help = "pin the host memory of the optimizer's state"});
+  table.add({.keys = {"zero_optimization.offload_param.pin_memory"},
+             .field = field(p.parameters.pin_memory),
+             .help = "pin the host memory of the parameters"});
+  table.add({.keys = {"zero_optimization.sub_group_size"},
+             .flags = {"sub_group_size"},
+             .field = field(p.chunk_elements),
+             .help = "largest chunk that the optimizer updates at once; 0: by the plan",
+             .unit = "elements",
+             .minimum = 0});
+  table.add({.keys = {"prefetch_units"},
+             .flags = {"prefetch_units"},
+             .field = field(p.prefetch_units),
+             .help = "units fetched ahead of their use; 0: by the plan",
+             .unit = "units",
+             .minimum = 0});
+}
+
+void add_disk(OptionTable& table, PlacementSettings& p) {
+  table.group("Disk");
+  table.add({.keys = {"disk_extents"},
+             .flags = {"disk_extents"},
+             .field = field(p.disk_extents),
+             .help = "copies of each page: 2 commits every step, 1 needs half the space and falls "
+                     "back to the last checkpoint after a kill",
+             .unit = "copies",
+             .minimum = 1,
+             .maximum = 2});
+  table.add({.keys = {"aio.block_size"},
+             .field = size_field(p.block_bytes),
+             .help = "size of one disk request",
+             .unit = "bytes"});
+  table.add({.keys = {"aio.queue_depth"},
+             .field = field(p.queue_depth),
+             .help = "disk requests in flight",
+             .unit = "requests",
+             .minimum = 1,
+             .maximum = 4096});
+  table.add({.keys = {"aio.intra_op_parallelism", "aio.thread_count", "aio.num_threads"},
+             .field = field(p.disk_threads),
+             .help = "threads that submit disk requests",
+             .unit = "threads",
+             .minimum = 1,
+             .maximum = 64});
+}
+
+void add_ranks(OptionTable& table, RankSettings& r) {
+  table.group("Ranks and threads");
+  table.add({.keys = {"ranks"},
+             .flags = {"ranks"},
+             .field = field(r.ranks),
+             .help = "ranks on this machine; 0: as the launcher says, otherwise 1",
+             .unit = "ranks",
+             .minimum = 0});
+  table.add({.keys = {"zero_optimization.stage"},
+             .flags = {"zero_stage"},
+             .field = field(r.zero_stage),
+             .help = "what is sharded over ranks: 1 optimizer, 2 and gradients, 3 and parameters",
+             .default_note = "by the plan",
+             .minimum = 0,
+             .maximum = 3});
+  table.add({.keys = {"threads"},
+             .flags = {"threads"},
+             .field = field(r.threads),
+             .help = "compute threads of a rank; 0: what affinity and container give",
+             .unit = "threads",
+             .minimum = 0});
+  table.add({.keys = {"peer_timeout"},
+             .flags = {"peer_timeout"},
+             .field = field(r.peer_timeout_s),
+             .help = "silence after which a peer counts as lost",
+             .unit = "seconds",
+             .minimum = 1});
+}
+
+}  // namespace
+
+void add_placement_options(OptionTable& table, Settings& settings) {
+  add_tiers(table, settings.placement);
+  add_offload_details(table, settings.placement);
+  add_disk(table, settings.placement);
+  add_ranks(table, settings.ranks);
+}
+
+}  // namespace terrace::engine

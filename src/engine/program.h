@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "terrace/core/trace.h"
+#include "terrace/device/device.h"
+#include "terrace/engine/run_memory.h"
+#include "terrace/engine/step.h"
+#include "terrace/model/model.h"
+#include "terrace/plan/plan.h"
+#include "terrace/shard/layout.h"
+
+namespace terrace::engine {
+
+/// What running a schedule needs and does not own. All outlive the program.
+struct Parts {
+  device::Device& device;
+  kernels::Ops& ops;
+  const model::Model& model;
+  const shard::Layout& layout;
+  const plan::Plan& plan;
+  RunMemory& memory;
+  Trace* trace = nullptr;  ///< null: no trace
+};
+
+/// A schedule bound to a run's memory: an event a task, and for each task of the stream lanes the
+/// views that it is called with. A run of the schedule has a number, its *sequence*, counted from 1;
+/// a task's event reaches that number when the task of that run is complete.
+class Program {
+ public:
+  Program(const Parts& parts, const plan::Schedule& schedule);
+
+  [[nodiscard]] const plan::Schedule& schedule() const { return schedule_; }
+  [[nodiscard]] device::Event& event(int task) { return *events_[static_cast<std::size_t>(task)]; }
+  [[nodiscard]] const Parts& parts() const { return parts_; }
+  /// Times of the run with this sequence; valid until kStepSlots runs later.
+  [[nodiscard]] StepTimes& times(std::uint64_t sequence) { return times_[sequence % kStepSlots]; }
+
+  /// Enqueues every task of the stream lanes (compute, h2d, d2h), in serial order, so that what a
+  /// stream waits for is always queued before it. `loss_scale` multiplies the summed loss.
+  void enqueue(std::uint64_t sequence, Step step, float loss_scale);
+  /// Blocks until all tasks of the run are complete; throws the first error of any lane.
+  void synchronize(std::uint64_t sequence);
+  /// Makes everything that waits, or will, throw `error`.
+  void poison(const std::exception_ptr& error);
+  /// Blocks until the host batches of the run have been copied and may be overwritten.
+  void wait_for_batches(std::uint64_t sequence);
+  /// Records a span, if there is a trace and `step` is not 0.
+  void trace(const plan::Task& task, Step step, std::int64_t begin_us, std::int64_t end_us);
+
+ private:
+  struct Bound {
+    model::Batch batch;
+    model::UnitActivations activations;
+    device::Pointer d_boundary;
+    device::Pointer loss;
+    std::vector<kernels::View> weights;
+    std::vector<model::GradientView> gradients;
+  };
+
+  void bind(std::size_t index);
+  void bind_weights(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
+  void bind_gradients(const plan::Task& task, std::span<const plan::Access> accesses,
+                      Bound& bound);
+  [[nodiscard]] device::Pointer pointer(const plan::Access& access) const {
+    return parts_.memory.device(access.region, access.offset);
+  }
+  void run(const plan::Task& task, const Bound& bound, device::Stream& stream, float loss_scale);
+  void round_gradient(const plan::Task& task, device::Stream& stream);
+
+  Parts parts_;
+  const plan::Schedule& schedule_;
+  std::vector<std::unique_ptr<device::Event>> events_;
+  std::vector<Bound> bound_;
+  std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
+  std::array<StepTimes, kStepSlots> times_;
+  std::array<std::int64_t, plan::kLanes> mark_us_{};  ///< each touched by its stream only
+};
+
+/// Whether the lane's tasks run on a device stream; the others have a host thread.
+[[nodiscard]] constexpr bool is_stream(plan::Lane lane) {
+  return lane == plan::Lane::compute || lane == plan::Lane::h2d || lane == plan::Lane::d2h;
+}
+
+}  // namespace terrace::engine

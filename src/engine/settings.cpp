@@ -1,0 +1,131 @@
+#include "terrace/engine/settings.h"
+
+#include <algorithm>
+
+#include "terrace/core/error.h"
+#include "terrace/engine/options.h"
+
+namespace terrace::engine {
+namespace {
+
+void check_optimizer(const Settings& settings) {
+  const OptimizerSettings& optimizer = settings.optimizer;
+  for (const double beta : optimizer.betas) {
+    require(beta >= 0 && beta < 1, ErrorKind::usage,
+            "optimizer.params.betas holds {}, but both must be at least 0 and below 1", beta);
+  }
+  const auto& dtype = settings.numerics.dtype;
+  require(optimizer.state_format != StateFormat::split || !dtype || *dtype == DType::bf16,
+          ErrorKind::usage,
+          "state_format is split, which is made for bf16 parameters, but the compute type is {}: "
+          "use --bf16 or --state_format fp32",
+          name_of(dtype.value_or(DType::bf16)));
+  require(settings.schedule.min_lr_ratio == 0 || settings.schedule.type != ScheduleType::constant,
+          ErrorKind::usage,
+          "min_lr_ratio is {}, but a constant schedule does not decay: choose --lr_scheduler_type "
+          "cosine or linear",
+          settings.schedule.min_lr_ratio);
+}
+
+void check_lengths(const Settings& settings) {
+  require(settings.length.max_steps > 0 || settings.length.epochs > 0, ErrorKind::usage,
+          "num_train_epochs is 0 and max_steps is {}, so there is nothing to train: give one of "
+          "them a value above 0",
+          settings.length.max_steps);
+  require(settings.data.eval_files.empty() || settings.data.validation_fraction == 0,
+          ErrorKind::usage,
+          "eval_data and validation_fraction both say what to evaluate on: keep one of the two");
+  require(settings.output.resume.empty() || !settings.output.overwrite, ErrorKind::usage,
+          "resume continues what overwrite_output_dir would remove: keep one of the two");
+}
+
+void check_placement(const PlacementSettings& placement) {
+  const bool disk = placement.optimizer.device == Placement::nvme ||
+                    placement.parameters.device == Placement::nvme;
+  require(!disk || !placement.swap.empty(), ErrorKind::usage,
+          "{} is nvme, but no folder is named for it: add --swap DIR",
+          placement.optimizer.device == Placement::nvme ? "offload_optimizer" : "offload_param");
+  const std::uint64_t block = placement.block_bytes;
+  require(block >= 4096 && block % 4096 == 0, ErrorKind::usage,
+          "aio.block_size is {}, but must be a multiple of 4096 bytes above 0", block);
+  for (auto folder = placement.swap.begin(); folder != placement.swap.end(); ++folder) {
+    require(std::find(placement.swap.begin(), folder, *folder) == folder, ErrorKind::usage,
+            "swap names {} twice: name each folder once", *folder);
+  }
+}
+
+/// The folders of `swap`, or else those of the `nvme_path`s, each once.
+void gather_swap_folders(PlacementSettings& placement) {
+  if (!placement.swap.empty()) return;
+  for (const OffloadSettings* offload : {&placement.optimizer, &placement.parameters}) {
+    if (offload->device != Placement::nvme && offload->device != Placement::automatic) continue;
+    for (const std::string& folder : offload->nvme_path) {
+      auto& swap = placement.swap;
+      if (std::find(swap.begin(), swap.end(), folder) == swap.end()) swap.push_back(folder);
+    }
+  }
+}
+
+/// `whole / part`, which must come out even; `terms` spells `part` out.
+std::int64_t divide(std::int64_t whole, std::int64_t part, const std::string& terms) {
+  require(whole % part == 0 && whole >= part, ErrorKind::usage,
+          "train_batch_size is {}, but is not a multiple of {} = {}: change one of them", whole,
+          terms, part);
+  return whole / part;
+}
+
+}  // namespace
+
+std::uint64_t Budget::of(std::uint64_t whole) const {
+  if (percent == 0) return bytes;
+  return static_cast<std::uint64_t>(static_cast<double>(whole) * percent / 100);
+}
+
+void finalize(Settings& settings) {
+  gather_swap_folders(settings.placement);
+  check_optimizer(settings);
+  check_lengths(settings);
+  check_placement(settings.placement);
+}
+
+void finalize_for_training(Settings& settings) {
+  finalize(settings);
+  require(!settings.model.empty(), ErrorKind::usage,
+          "--model is missing: give a model folder or the name of a preset");
+  require(!settings.data.files.empty(), ErrorKind::usage,
+          "--data is missing: give the files or folders to train on");
+  require(!settings.output.folder.empty(), ErrorKind::usage,
+          "--output is missing: give the folder for metrics and checkpoints");
+}
+
+void resolve_batch(BatchSettings& batch, std::int64_t world_size) {
+  require(world_size >= 1, ErrorKind::internal, "world size {}", world_size);
+  if (batch.train && batch.micro && batch.accumulation) {
+    const std::int64_t product = *batch.micro * *batch.accumulation * world_size;
+    require(*batch.train == product, ErrorKind::usage,
+            "train_batch_size is {}, but micro-batch {} x accumulation {} x {} ranks = {}: leave "
+            "one of them out or make them agree",
+            *batch.train, *batch.micro, *batch.accumulation, world_size, product);
+    return;
+  }
+  if (batch.train && batch.micro) {
+    batch.accumulation = divide(*batch.train, *batch.micro * world_size,
+                                fmt::format("micro-batch {} x {} ranks", *batch.micro, world_size));
+  } else if (batch.train) {
+    const std::int64_t accumulation = batch.accumulation.value_or(1);
+    batch.micro = divide(*batch.train, accumulation * world_size,
+                         fmt::format("accumulation {} x {} ranks", accumulation, world_size));
+    batch.accumulation = accumulation;
+  } else {
+    batch.micro = batch.micro.value_or(8);
+    batch.accumulation = batch.accumulation.value_or(1);
+    batch.train = *batch.micro * *batch.accumulation * world_size;
+  }
+}
+
+std::string effective_json(const Settings& settings) {
+  Settings copy = settings;
+  return to_json(settings_options(copy));
+}
+
+}  // namespace terrace::engine
