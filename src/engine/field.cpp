@@ -123,17 +123,48 @@ Field field(std::vector<std::string>& member) { return plain(OptionType::list, m
 Field field(std::optional<std::int64_t>& member) { return nullable(OptionType::integer, member); }
 Field field(std::optional<double>& member) { return nullable(OptionType::number, member); }
 
-Field field(std::array<double, 2>& member) {
+Field field(int& member) {
+  Field result;
+  result.type = OptionType::integer;
+  result.set = [&member](const OptionValue& value, const std::string& what) {
+    const std::int64_t wide = std::get<std::int64_t>(value);
+    member = static_cast<int>(wide);
+    require(member == wide, ErrorKind::usage, "{} is {}, which is out of range", what, wide);
+  };
+  result.get = [&member]() -> OptionValue { return std::int64_t{member}; };
+  return result;
+}
+
+Field field(std::optional<std::array<double, 2>>& member) {
   Field result;
   result.type = OptionType::numbers;
+  result.nullable = true;
   result.set = [&member](const OptionValue& value, const std::string& what) {
-    const auto& numbers = std::get<std::vector<double>>(value);
-    require(numbers.size() == member.size(), ErrorKind::usage,
-            "{} has {} numbers, but must have {}", what, numbers.size(), member.size());
-    std::copy(numbers.begin(), numbers.end(), member.begin());
+    member.reset();
+    const auto* numbers = std::get_if<std::vector<double>>(&value);
+    if (numbers == nullptr) return;
+    require(numbers->size() == 2, ErrorKind::usage, "{} has {} numbers, but must have 2", what,
+            numbers->size());
+    member = {(*numbers)[0], (*numbers)[1]};
   };
   result.get = [&member]() -> OptionValue {
-    return std::vector<double>(member.begin(), member.end());
+    if (!member) return std::monostate{};
+    return std::vector<double>(member->begin(), member->end());
+  };
+  return result;
+}
+
+Field element_field(std::optional<std::array<double, 2>>& member, std::size_t index,
+                    std::array<double, 2> standard) {
+  Field result;
+  result.type = OptionType::number;
+  result.set = [&member, index, standard](const OptionValue& value, const std::string&) {
+    if (!member) member = standard;
+    (*member)[index] = std::get<double>(value);
+  };
+  result.get = [&member, index]() -> OptionValue {
+    if (!member) return std::monostate{};
+    return (*member)[index];
   };
   return result;
 }

@@ -76,7 +76,6 @@ std::vector<Foreign> precision_keys() {
       {"bf16.bf16_master_weights_and_grads", master, {"false"}},
       {"bf16.bf16_optimizer_states", master, {"false"}},
       {"fp16.auto_cast", "inputs are tokens, which are not cast"},
-      {"fp16.consecutive_hysteresis", "hysteresis is refilled when the scale grows", {"false"}},
       {"fp16.fp16_master_weights_and_grads", master, {"false"}},
       {"data_types.grad_accum_dtype", "gradients are always accumulated in FP32"},
       {"prescale_gradients", "gradients are averaged over target tokens", {"false"}},

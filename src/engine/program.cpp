@@ -32,8 +32,8 @@ void Program::bind(std::size_t index) {
   // The order of the accesses is stated with each `TaskKind`.
   std::size_t next = 0;
   auto take = [&] { return pointer(accesses[next++]); };
-  const bool has_input = parts_.model.units()[static_cast<std::size_t>(task.unit)].kind !=
-                         model::UnitKind::embedding;
+  const bool has_input =
+      parts_.model.units()[static_cast<std::size_t>(task.unit)].kind != model::UnitKind::embedding;
   const model::BatchShape shape = parts_.plan.request.micro_batch;
   const auto tokens = static_cast<std::size_t>(shape.tokens());
   const device::Span<std::int32_t> batch(take(), 2 * tokens);
@@ -78,8 +78,7 @@ std::size_t position_of(std::span<const int> flats, int flat) {
 
 void Program::bind_weights(const Task& task, std::span<const Access> accesses, Bound& bound) {
   const DType dtype = parts_.model.compute_dtype();
-  for (const int parameter :
-       parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
+  for (const int parameter : parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
     const shard::ParameterPlace& place = parts_.layout.place(parameter);
     const kernels::View flat{
         pointer(accesses[position_of(parts_.layout.flats_of_unit(task.unit), place.flat)]), dtype};
@@ -88,8 +87,7 @@ void Program::bind_weights(const Task& task, std::span<const Access> accesses, B
 }
 
 void Program::bind_gradients(const Task& task, std::span<const Access> accesses, Bound& bound) {
-  for (const int parameter :
-       parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
+  for (const int parameter : parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
     const shard::ParameterPlace& place = parts_.layout.place(parameter);
     const kernels::View flat{
         pointer(accesses[position_of(parts_.layout.flats_of_unit(task.unit), place.flat)]),
@@ -99,7 +97,6 @@ void Program::bind_gradients(const Task& task, std::span<const Access> accesses,
 }
 
 void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
-  times(sequence) = StepTimes{};
   for (std::size_t index = 0; index < schedule_.tasks.size(); ++index) {
     const Task& task = schedule_.tasks[index];
     if (!is_stream(task.lane)) continue;
@@ -111,8 +108,8 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
       const std::uint64_t value = sequence - static_cast<std::uint64_t>(wait.steps_back);
       if (event(wait.task).reached(value)) continue;
       stream.wait(event(wait.task), value);
-      const auto cause = static_cast<std::size_t>(
-          schedule_.tasks[static_cast<std::size_t>(wait.task)].lane);
+      const auto cause =
+          static_cast<std::size_t>(schedule_.tasks[static_cast<std::size_t>(wait.task)].lane);
       stream.enqueue([mark, times, cause] {
         const std::int64_t now = now_us();
         times->waited_us[cause] += now - *mark;
@@ -137,8 +134,7 @@ void Program::trace(const Task& task, Step step, std::int64_t begin_us, std::int
                         task.micro_batch, task.chunk, task.bytes});
 }
 
-void Program::run(const Task& task, const Bound& bound, device::Stream& stream,
-                  float loss_scale) {
+void Program::run(const Task& task, const Bound& bound, device::Stream& stream, float loss_scale) {
   const auto accesses = schedule_.accesses_of(task);
   auto host = [&](const Access& access) {
     return parts_.memory.host(access.region, access.offset, access.bytes);
@@ -154,8 +150,7 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream,
       return stream.copy_to_host(host(accesses[0]), pointer(accesses[1]));
     case TaskKind::forward:
     case TaskKind::recompute:
-      return parts_.model.forward(stream, task.unit, bound.weights, bound.batch,
-                                  bound.activations);
+      return parts_.model.forward(stream, task.unit, bound.weights, bound.batch, bound.activations);
     case TaskKind::head:
       return parts_.model.head_forward_backward(stream, bound.weights, bound.batch,
                                                 bound.activations, loss_scale, bound.d_boundary,
@@ -164,8 +159,8 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream,
       return parts_.model.head_loss(stream, bound.weights, bound.batch, bound.activations,
                                     bound.loss);
     case TaskKind::backward:
-      return parts_.model.backward(stream, task.unit, bound.weights, bound.batch,
-                                   bound.activations, bound.d_boundary, bound.gradients);
+      return parts_.model.backward(stream, task.unit, bound.weights, bound.batch, bound.activations,
+                                   bound.d_boundary, bound.gradients);
     case TaskKind::round_gradient:
       return round_gradient(task, stream);
     default:
@@ -190,8 +185,8 @@ void Program::round_gradient(const Task& task, device::Stream& stream) {
     clear_to(first);
     for (const Access& other : accesses.subspan(2)) {  // the other users of a tied weight
       const kernels::View view{pointer(other), DType::f32};
-      parts_.ops.add(stream, {tensor.range.count, sum.offset(first), view.offset(first),
-                              sum.offset(first)});
+      parts_.ops.add(
+          stream, {tensor.range.count, sum.offset(first), view.offset(first), sum.offset(first)});
     }
     if (target.dtype == DType::f32) {
       stream.copy_on_device(target.offset(first).data, sum.offset(first).data,

@@ -26,8 +26,8 @@ struct Parts {
 };
 
 /// A schedule bound to a run's memory: an event a task, and for each task of the stream lanes the
-/// views that it is called with. A run of the schedule has a number, its *sequence*, counted from 1;
-/// a task's event reaches that number when the task of that run is complete.
+/// views that it is called with. A run of the schedule has a number, its *sequence*, counted from
+/// 1; a task's event reaches that number when the task of that run is complete.
 class Program {
  public:
   Program(const Parts& parts, const plan::Schedule& schedule);
@@ -38,6 +38,8 @@ class Program {
   /// Times of the run with this sequence; valid until kStepSlots runs later.
   [[nodiscard]] StepTimes& times(std::uint64_t sequence) { return times_[sequence % kStepSlots]; }
 
+  /// Clears the times of the run; before any of its lanes is given it.
+  void begin(std::uint64_t sequence) { times(sequence) = StepTimes{}; }
   /// Enqueues every task of the stream lanes (compute, h2d, d2h), in serial order, so that what a
   /// stream waits for is always queued before it. `loss_scale` multiplies the summed loss.
   void enqueue(std::uint64_t sequence, Step step, float loss_scale);
@@ -62,8 +64,7 @@ class Program {
 
   void bind(std::size_t index);
   void bind_weights(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
-  void bind_gradients(const plan::Task& task, std::span<const plan::Access> accesses,
-                      Bound& bound);
+  void bind_gradients(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
   [[nodiscard]] device::Pointer pointer(const plan::Access& access) const {
     return parts_.memory.device(access.region, access.offset);
   }

@@ -10,21 +10,24 @@ namespace {
 
 void check_optimizer(const Settings& settings) {
   const OptimizerSettings& optimizer = settings.optimizer;
-  for (const double beta : optimizer.betas) {
+  const auto options = optimizer_options(optimizer);
+  for (const double beta : {options.beta1, options.beta2}) {
     require(beta >= 0 && beta < 1, ErrorKind::usage,
             "optimizer.params.betas holds {}, but both must be at least 0 and below 1", beta);
   }
   const auto& dtype = settings.numerics.dtype;
-  require(optimizer.state_format != StateFormat::split || !dtype || *dtype == DType::bf16,
+  require(optimizer.state.master != optim::MasterFormat::split || !dtype || *dtype == DType::bf16,
           ErrorKind::usage,
           "state_format is split, which is made for bf16 parameters, but the compute type is {}: "
           "use --bf16 or --state_format fp32",
           name_of(dtype.value_or(DType::bf16)));
-  require(settings.schedule.min_lr_ratio == 0 || settings.schedule.type != ScheduleType::constant,
-          ErrorKind::usage,
-          "min_lr_ratio is {}, but a constant schedule does not decay: choose --lr_scheduler_type "
-          "cosine or linear",
-          settings.schedule.min_lr_ratio);
+  const ScheduleSettings& schedule = settings.schedule;
+  const bool decays =
+      schedule.type == optim::ScheduleType::linear || schedule.type == optim::ScheduleType::cosine;
+  require(schedule.min_lr_ratio == 0 || decays, ErrorKind::usage,
+          "min_lr_ratio is {}, but a {} schedule does not decay: choose --lr_scheduler_type cosine "
+          "or linear",
+          schedule.min_lr_ratio, optim::name_of(schedule.type));
 }
 
 void check_lengths(const Settings& settings) {
@@ -121,6 +124,33 @@ void resolve_batch(BatchSettings& batch, std::int64_t world_size) {
     batch.accumulation = batch.accumulation.value_or(1);
     batch.train = *batch.micro * *batch.accumulation * world_size;
   }
+}
+
+optim::OptimizerOptions optimizer_options(const OptimizerSettings& settings) {
+  auto options = optim::OptimizerOptions::defaults_of(settings.type);
+  if (settings.betas) {
+    options.beta1 = (*settings.betas)[0];
+    options.beta2 = (*settings.betas)[1];
+  }
+  options.eps = settings.epsilon.value_or(options.eps);
+  options.weight_decay = settings.weight_decay;
+  options.bias_correction = settings.bias_correction;
+  return options;
+}
+
+optim::LearningRateSchedule learning_rate_schedule(const Settings& settings,
+                                                   std::int64_t total_updates,
+                                                   double standard_rate) {
+  const ScheduleSettings& schedule = settings.schedule;
+  const std::int64_t total = schedule.total_steps.value_or(total_updates);
+  return {
+      .type = schedule.type,
+      .peak = settings.optimizer.learning_rate.value_or(standard_rate),
+      .warmup_updates = optim::warmup_updates(schedule.warmup_steps, schedule.warmup_ratio, total),
+      .total_updates = total,
+      .warmup_shape = schedule.warmup_shape,
+      .warmup_start = schedule.warmup_min_lr,
+      .end_ratio = schedule.min_lr_ratio};
 }
 
 std::string effective_json(const Settings& settings) {

@@ -108,35 +108,39 @@ void add_optimizer(OptionTable& table, Settings& s) {
   table.group("Optimizer");
   table.add({.keys = {"optimizer.type"},
              .flags = {"optim", "optimizer"},
-             .field = choice<OptimizerType>(o.type, {{"AdamW", OptimizerType::adamw},
-                                                     {"adamw_torch", OptimizerType::adamw},
-                                                     {"adamw_torch_fused", OptimizerType::adamw},
-                                                     {"Adam", OptimizerType::adam}}),
-             .help = "AdamW decouples the decay, Adam adds it to the gradient (L2)"});
+             .field = choice<optim::OptimizerType>(
+                 o.type, {{"AdamW", optim::OptimizerType::adamw},
+                          {"adamw_torch", optim::OptimizerType::adamw},
+                          {"adamw_torch_fused", optim::OptimizerType::adamw},
+                          {"Adam", optim::OptimizerType::adam},
+                          {"Adagrad", optim::OptimizerType::adagrad},
+                          {"Lion", optim::OptimizerType::lion}}),
+             .help = "AdamW and Lion decouple the decay, Adam and Adagrad add it to the gradient"});
   table.add({.keys = {"optimizer.params.lr"},
              .flags = {"learning_rate", "lr"},
              .field = field(o.learning_rate),
              .help = "peak learning rate",
              .default_note = "5e-05; a preset trained from scratch has its own",
              .minimum = 0});
+  const std::array<double, 2> betas = {0.9, 0.999};
   table.add({.keys = {"optimizer.params.betas"},
              .flags = {"betas"},
              .field = field(o.betas),
-             .help = "decay of the two moments"});
+             .help = "decay of the two moments",
+             .default_note = "0.9,0.999; Lion 0.9,0.99"});
   table.add({.flags = {"adam_beta1"},
-             .field = field(o.betas[0]),
+             .field = element_field(o.betas, 0, betas),
              .help = "decay of the first moment",
-             .minimum = 0,
-             .maximum = 1});
+             .default_note = "as betas"});
   table.add({.flags = {"adam_beta2"},
-             .field = field(o.betas[1]),
+             .field = element_field(o.betas, 1, betas),
              .help = "decay of the second moment",
-             .minimum = 0,
-             .maximum = 1});
+             .default_note = "as betas"});
   table.add({.keys = {"optimizer.params.eps"},
              .flags = {"adam_epsilon"},
              .field = field(o.epsilon),
              .help = "added to the root of the second moment, after bias correction",
+             .default_note = "1e-08; Adagrad 1e-10",
              .minimum = 0});
   table.add({.keys = {"optimizer.params.weight_decay"},
              .flags = {"weight_decay"},
@@ -157,9 +161,16 @@ void add_optimizer(OptionTable& table, Settings& s) {
              .minimum = 0});
   table.add({.keys = {"optimizer.state_format"},
              .flags = {"state_format"},
-             .field = choice<StateFormat>(
-                 o.state_format, {{"fp32", StateFormat::fp32}, {"split", StateFormat::split}}),
-             .help = "fp32: 12 bytes a parameter; split: 10 beside a bf16 parameter, same result"});
+             .field = choice<optim::MasterFormat>(
+                 o.state.master,
+                 {{"fp32", optim::MasterFormat::fp32}, {"split", optim::MasterFormat::split}}),
+             .help =
+                 "fp32: 4 bytes of master a parameter; split: 2 beside a bf16 parameter, with the "
+                 "same result"});
+  table.add({.keys = {"optimizer.moments"},
+             .flags = {"moments"},
+             .field = choice<DType>(o.state.moments, {{"fp32", DType::f32}, {"bf16", DType::bf16}}),
+             .help = "type of the moments; bf16 saves 4 bytes a parameter and is not exact"});
   table.add({.keys = {"max_skipped_steps"},
              .flags = {"max_skipped_steps"},
              .field = field(o.max_skipped_steps),
@@ -171,18 +182,18 @@ void add_optimizer(OptionTable& table, Settings& s) {
 void add_schedule(OptionTable& table, Settings& s) {
   ScheduleSettings& c = s.schedule;
   table.group("Learning-rate schedule");
-  table.add(
-      {.keys = {"scheduler.type"},
-       .flags = {"lr_scheduler_type"},
-       .field = choice<ScheduleType>(c.type, {{"linear", ScheduleType::linear},
-                                              {"cosine", ScheduleType::cosine},
-                                              {"constant", ScheduleType::constant},
-                                              {"constant_with_warmup", ScheduleType::constant},
-                                              {"WarmupDecayLR", ScheduleType::linear},
-                                              {"WarmupCosineLR", ScheduleType::cosine},
-                                              {"WarmupLR", ScheduleType::constant}}),
-       .help = "course of the rate after the warm-up (the names of both Trainer and "
-               "DeepSpeed)"});
+  table.add({.keys = {"scheduler.type"},
+             .flags = {"lr_scheduler_type"},
+             .field = choice<optim::ScheduleType>(
+                 c.type, {{"linear", optim::ScheduleType::linear},
+                          {"cosine", optim::ScheduleType::cosine},
+                          {"constant", optim::ScheduleType::constant},
+                          {"constant_with_warmup", optim::ScheduleType::constant_with_warmup},
+                          {"WarmupDecayLR", optim::ScheduleType::linear},
+                          {"WarmupCosineLR", optim::ScheduleType::cosine},
+                          {"WarmupLR", optim::ScheduleType::constant_with_warmup}}),
+             .help = "course of the rate after the warm-up (the names of both Trainer and "
+                     "DeepSpeed)"});
   table.add({.keys = {"scheduler.params.warmup_num_steps"},
              .flags = {"warmup_steps"},
              .field = field(c.warmup_steps),
@@ -196,14 +207,15 @@ void add_schedule(OptionTable& table, Settings& s) {
              .minimum = 0,
              .maximum = 1});
   table.add({.keys = {"scheduler.params.warmup_type"},
-             .field = choice<WarmupShape>(c.warmup_shape, {{"linear", WarmupShape::linear},
-                                                           {"log", WarmupShape::logarithmic}}),
+             .field = choice<optim::WarmupShape>(c.warmup_shape,
+                                                 {{"linear", optim::WarmupShape::linear},
+                                                  {"log", optim::WarmupShape::logarithmic}}),
              .help = "how the rate rises"});
   table.add({.keys = {"scheduler.params.warmup_min_lr"},
              .field = field(c.warmup_min_lr),
              .help = "rate at the start of the warm-up",
              .minimum = 0});
-  table.add({.keys = {"scheduler.params.cos_min_ratio", "scheduler.min_lr_ratio"},
+  table.add({.keys = {"scheduler.min_lr_ratio", "scheduler.params.cos_min_ratio"},
              .flags = {"min_lr_ratio"},
              .field = field(c.min_lr_ratio),
              .help = "share of the peak rate at which the decay ends",
@@ -252,16 +264,16 @@ void add_numerics(OptionTable& table, Settings& s) {
              .help = "of initialisation and shuffling",
              .minimum = 0});
   table.add({.keys = {"fp16.loss_scale"},
-             .field = field(n.loss_scale.fixed),
+             .field = field(n.loss_scale.loss_scale),
              .help = "fixed loss scale of fp16; 0: dynamic",
              .minimum = 0});
   table.add({.keys = {"fp16.initial_scale_power"},
-             .field = field(n.loss_scale.initial_power),
+             .field = field(n.loss_scale.initial_scale_power),
              .help = "the dynamic scale starts at 2 to this power",
              .minimum = 0,
              .maximum = 32});
   table.add({.keys = {"fp16.loss_scale_window"},
-             .field = field(n.loss_scale.window),
+             .field = field(n.loss_scale.loss_scale_window),
              .help = "good steps after which the scale doubles",
              .unit = "steps",
              .minimum = 1});
@@ -270,8 +282,11 @@ void add_numerics(OptionTable& table, Settings& s) {
              .help = "overflows before the scale halves",
              .unit = "steps",
              .minimum = 1});
+  table.add({.keys = {"fp16.consecutive_hysteresis"},
+             .field = field(n.loss_scale.consecutive_hysteresis),
+             .help = "every good step gives the hysteresis back"});
   table.add({.keys = {"fp16.min_loss_scale"},
-             .field = field(n.loss_scale.minimum),
+             .field = field(n.loss_scale.min_loss_scale),
              .help = "smallest dynamic scale",
              .minimum = 0});
 }

@@ -39,11 +39,15 @@ struct Field {
 [[nodiscard]] Field field(double& member);
 [[nodiscard]] Field field(std::string& member);
 [[nodiscard]] Field field(std::vector<std::string>& member);
-[[nodiscard]] Field field(std::array<double, 2>& member);
+[[nodiscard]] Field field(int& member);
+[[nodiscard]] Field field(std::optional<std::array<double, 2>>& member);
 [[nodiscard]] Field field(std::optional<std::int64_t>& member);
 [[nodiscard]] Field field(std::optional<double>& member);
 [[nodiscard]] Field field(std::optional<Budget>& member);
 [[nodiscard]] Field field(StepRange& member);
+/// One of a pair of numbers; setting it first gives the pair the numbers `standard`.
+[[nodiscard]] Field element_field(std::optional<std::array<double, 2>>& member, std::size_t index,
+                                  std::array<double, 2> standard);
 /// Whether the compute type is `mine` (as `bf16.enabled` says it): true sets it, false turns it
 /// into FP32 where it was `mine` or not given.
 [[nodiscard]] Field dtype_switch(std::optional<DType>& member, DType mine);

@@ -7,6 +7,10 @@
 #include <vector>
 
 #include "terrace/core/dtype.h"
+#include "terrace/optim/loss_scaler.h"
+#include "terrace/optim/optimizer.h"
+#include "terrace/optim/schedule.h"
+#include "terrace/optim/step_counter.h"
 
 /// The effective configuration of `terrace train` and `terrace plan`: plain values, each with its
 /// default here and with its name, unit, range and help in the one table (`settings_options`).
@@ -18,12 +22,6 @@ class OptionTable;
 enum class DeviceChoice { automatic, cpu, cuda };
 /// Where a state kind lives. `none` pins it to the device, as DeepSpeed has it.
 enum class Placement { automatic, none, cpu, nvme };
-/// `adam` is Adam with L2 decay (decay added to the gradient), `adamw` decouples it.
-enum class OptimizerType { adamw, adam };
-enum class StateFormat { fp32, split };
-enum class ScheduleType { linear, cosine, constant };
-/// How the rate rises: linearly, or as log(step + 1) / log(warm-up steps), DeepSpeed's default.
-enum class WarmupShape { linear, logarithmic };
 enum class MicroBatchOrder { automatic, batch_major, unit_major };
 
 /// A size: bytes, or per cent of a whole that is known only on the machine.
@@ -59,42 +57,33 @@ struct BatchSettings {
 };
 
 struct OptimizerSettings {
-  OptimizerType type = OptimizerType::adamw;
+  optim::OptimizerType type = optim::OptimizerType::adamw;
   std::optional<double> learning_rate;  ///< empty: 5e-5; a preset trained from scratch has its own
-  std::array<double, 2> betas = {0.9, 0.999};
-  double epsilon = 1e-8;
+  std::optional<std::array<double, 2>> betas;  ///< empty: the type's
+  std::optional<double> epsilon;               ///< empty: the type's
   double weight_decay = 0;
   bool decay_all = false;  ///< decay norms and biases too, not only matrices
   bool bias_correction = true;
   double max_grad_norm = 1;  ///< 0: no clipping
-  StateFormat state_format = StateFormat::fp32;
-  std::int64_t max_skipped_steps = 20;  ///< in a row, then the run stops; 0: never
+  optim::StateFormat state;
+  std::int64_t max_skipped_steps = optim::StepCounter::kSkipsMax;  ///< in a row; 0: never stops
 };
 
 struct ScheduleSettings {
-  ScheduleType type = ScheduleType::linear;
+  optim::ScheduleType type = optim::ScheduleType::linear;
   std::int64_t warmup_steps = 0;  ///< when 0, `warmup_ratio` of all steps
   double warmup_ratio = 0;
-  WarmupShape warmup_shape = WarmupShape::linear;
-  double warmup_min_lr = 0;                 ///< the rate at step 0
-  double min_lr_ratio = 0;                  ///< cosine and linear end at this share of the rate
+  optim::WarmupShape warmup_shape = optim::WarmupShape::linear;
+  double warmup_min_lr = 0;                 ///< the rate before the first update
+  double min_lr_ratio = 0;                  ///< the decay ends at this share of the rate
   std::optional<std::int64_t> total_steps;  ///< length of the decay; empty: of the run
-};
-
-/// DeepSpeed's dynamic loss scale; used in fp16 only.
-struct LossScaleSettings {
-  double fixed = 0;  ///< 0: dynamic
-  std::int64_t initial_power = 16;
-  std::int64_t window = 1000;
-  std::int64_t hysteresis = 2;
-  double minimum = 1;
 };
 
 struct NumericsSettings {
   std::optional<DType> dtype;           ///< empty: bf16 where the hardware has it
   std::optional<DType> gradient_dtype;  ///< bf16, fp16 or fp32; empty: as `dtype`
-  LossScaleSettings loss_scale;
-  bool gradient_checkpointing = true;  ///< recompute each unit from its input
+  optim::LossScaleOptions loss_scale;   ///< used in fp16 only
+  bool gradient_checkpointing = true;   ///< recompute each unit from its input
   std::int64_t seed = 42;
 };
 
@@ -179,6 +168,14 @@ void finalize_for_training(Settings& settings);
 /// Fills the three batch sizes for `world_size` ranks so that train = micro x accumulation x
 /// world size. Errors: usage, with the arithmetic, when they disagree or do not divide.
 void resolve_batch(BatchSettings& batch, std::int64_t world_size);
+
+/// What the optimizer is built from: the type's own numbers where none are given.
+[[nodiscard]] optim::OptimizerOptions optimizer_options(const OptimizerSettings& settings);
+
+/// The rate over a run of `total_updates`, with `standard_rate` where none is given.
+[[nodiscard]] optim::LearningRateSchedule learning_rate_schedule(const Settings& settings,
+                                                                 std::int64_t total_updates,
+                                                                 double standard_rate = 5e-5);
 
 /// The settings as JSON text (nested by key, every option with a key, two spaces a level), which
 /// `--config` reads back to equal settings.

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace {
+
+/// Spans of work on named lanes, kept in memory and written as Chrome Trace Event JSON, which opens
+/// in Perfetto: one process a rank, one thread a lane. Each lane records from one thread at a time;
+/// lanes are independent. A full lane drops what follows and counts it.
+class Trace {
+ public:
+  struct Span {
+    std::string_view name;  ///< outlives the trace
+    std::int64_t begin_us = 0;
+    std::int64_t end_us = 0;
+    std::int64_t step = 0;
+    int unit = -1;  ///< -1: none, as for the next two
+    int micro_batch = -1;
+    int chunk = -1;
+    std::uint64_t bytes = 0;
+  };
+
+  /// Room for `spans_max` spans a lane, reserved now.
+  Trace(std::vector<std::string> lanes, std::size_t spans_max);
+
+  void record(std::size_t lane, const Span& span) {
+    Lane& target = lanes_[lane];
+    if (target.spans.size() < target.spans.capacity()) {
+      target.spans.push_back(span);
+    } else {
+      ++target.dropped;
+    }
+  }
+
+  /// Writes the file. Overlapping spans of a lane (disk requests) go to threads of their own under
+  /// the lane's name. Errors: io, with the path.
+  void write(const std::filesystem::path& path, int rank) const;
+
+ private:
+  struct Lane {
+    std::string name;
+    std::vector<Span> spans;
+    std::uint64_t dropped = 0;
+  };
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/core/id.h"
+
+namespace terrace::memory {
+
+/// Where bytes lie: device memory (HBM, or the host device's), pinned host RAM, or disk.
+enum class Tier : std::uint8_t { device, host, disk };
+inline constexpr int kTiers = 3;
+[[nodiscard]] std::string_view name_of(Tier tier);
+
+/// Index of a region in its `MemoryPlan`.
+using RegionId = Id<struct RegionTag, int>;
+inline constexpr RegionId kNoRegion{-1};
+
+/// A named range of one tier. On `device` and `host` it is an offset into the tier's one slab, on
+/// `disk` a page of the store.
+struct Region {
+  std::string purpose;  ///< what people read in the memory table: "master", "block inputs"
+  Tier tier = Tier::device;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  ///< set by `pack`
+  /// The tasks, by position in the serial order, during which its bytes mean something; a region
+  /// that is never given a lifetime holds state for ever. Regions of disjoint lifetimes may share
+  /// memory.
+  std::int64_t first_use = -1;
+  std::int64_t last_use = -1;
+  [[nodiscard]] bool persistent() const { return first_use < 0; }
+};
+
+/// Bytes of one purpose on one tier.
+struct PurposeBytes {
+  std::string purpose;
+  Tier tier = Tier::device;
+  std::uint64_t bytes = 0;
+};
+
+/// Every reservation of a run, made before anything is allocated: persistent regions side by side,
+/// transient ones packed by lifetime behind them.
+class MemoryPlan {
+ public:
+  /// Offsets are multiples of this: a page, which direct I/O and registration with drivers ask for.
+  static constexpr std::uint64_t kAlignmentBytes = 4096;
+
+  RegionId add(std::string purpose, Tier tier, std::uint64_t bytes);
+  /// Extends the lifetime of `region` to the task at position `task`; makes it transient.
+  void use(RegionId region, std::int64_t task);
+  /// Sets all offsets. First-fit in order of first use: transients of one purpose that follow each
+  /// other share memory, up to what overlaps in time.
+  void pack();
+
+  [[nodiscard]] const Region& region(RegionId id) const {
+    return regions_[static_cast<std::size_t>(id.value)];
+  }
+  [[nodiscard]] std::span<const Region> regions() const { return regions_; }
+  /// The size of a tier's slab (disk: the sum of the pages), after `pack`.
+  [[nodiscard]] std::uint64_t bytes(Tier tier) const {
+    return bytes_[static_cast<std::size_t>(tier)];
+  }
+  /// Persistent bytes by purpose, and the transient rest of each slab under "slots": sums to
+  /// `bytes`. In order of first appearance.
+  [[nodiscard]] std::vector<PurposeBytes> by_purpose() const;
+
+ private:
+  void pack_transients(Tier tier);
+
+  std::vector<Region> regions_;
+  std::uint64_t bytes_[kTiers] = {};
+  std::uint64_t persistent_bytes_[kTiers] = {};
+};
+
+}  // namespace terrace::memory

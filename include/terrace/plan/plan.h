@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terrace/core/state_kind.h"
+#include "terrace/memory/region.h"
+#include "terrace/model/model.h"
+#include "terrace/plan/schedule.h"
+#include "terrace/shard/layout.h"
+
+namespace terrace::plan {
+
+/// batch_major: all units of one micro-batch, then the next one (classic). unit_major: all
+/// micro-batches of a unit, then the next unit, so that parameters move once per pass. The numbers
+/// are the same to the bit.
+enum class MicroBatchOrder { batch_major, unit_major };
+
+/// One kind of optimizer state and its bytes an element.
+struct StateElement {
+  StateKind kind = StateKind::master;
+  int bytes = 4;
+};
+
+/// Which tier holds what. The optimizer's state is placed chunk by chunk: the first
+/// `state_resident` of its elements stay on `resident_tier`, the rest lies on `state`.
+struct Placement {
+  memory::Tier parameters = memory::Tier::device;
+  memory::Tier state = memory::Tier::device;
+  memory::Tier resident_tier = memory::Tier::host;
+  double state_resident = 0;
+};
+
+/// What a plan is made for.
+struct PlanRequest {
+  model::BatchShape micro_batch;
+  int micro_batches = 1;  ///< per step and rank: `gradient_accumulation_steps`
+  MicroBatchOrder order = MicroBatchOrder::batch_major;
+  bool recompute = true;
+  DType gradient = DType::f32;
+  std::vector<StateElement> state;
+  /// The update reads the parameter it writes (the `split` format).
+  bool update_reads_parameter = false;
+  Placement placement;
+  std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
+  int chunk_slots = 4;                                  ///< chunks in flight from and to disk
+  int prefetch_units = 1;                               ///< streamed parameters: units ahead
+};
+
+/// The range of elements that one optimizer task reads, updates and writes.
+struct Chunk {
+  int flat = 0;
+  shard::Range range;
+  memory::Tier tier = memory::Tier::device;  ///< of its master and moments
+};
+
+/// Where the bytes of `kind` of elements of one chunk lie: a region of the slab, or a disk page.
+struct Place {
+  memory::RegionId region = memory::kNoRegion;
+  std::uint64_t offset = 0;
+};
+
+/// A run's memory and order of work, complete before anything is allocated.
+struct Plan {
+  PlanRequest request;
+  memory::MemoryPlan memory;
+  Schedule training;          ///< one optimizer step
+  Schedule evaluation;        ///< forward and loss of one micro-batch
+  std::vector<Chunk> chunks;  ///< in forward order; ascending ranges of ascending flats
+
+  /// [chunk][index into request.state]
+  std::vector<std::vector<Place>> state;
+  /// [chunk]: the parameter's home (device, host or disk page).
+  std::vector<Place> parameter;
+  /// [flat]: the whole parameter on its tier when that is device or host.
+  std::vector<memory::RegionId> flat_parameter;
+  /// [flat]: the gradient that the optimizer reads.
+  std::vector<memory::RegionId> gradient;
+  /// [micro-batch]: tokens, then targets, int32 each, [B, T].
+  std::vector<memory::RegionId> host_batch;
+  memory::RegionId host_losses;  ///< one double a micro-batch
+
+  [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
+  /// Whether all state that a step changes is in the store, so that its commit saves the run.
+  [[nodiscard]] bool every_step_is_committed() const;
+};
+
+/// Makes the plan for one rank: pure arithmetic, nothing is allocated or read.
+/// Errors: usage, when the request contradicts itself.
+[[nodiscard]] Plan make_plan(const model::Model& model, const shard::Layout& layout,
+                             const PlanRequest& request);
+
+}  // namespace terrace::plan

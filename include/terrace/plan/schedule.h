@@ -1,0 +1,116 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/memory/region.h"
+
+namespace terrace::plan {
+
+/// A queue that runs its tasks in order. On the two disk lanes tasks are *begun* in order and
+/// complete in any; on all others each completes before the next begins.
+enum class Lane : std::uint8_t {
+  compute,
+  h2d,
+  d2h,
+  collective,
+  disk_read,
+  disk_write,
+  optimizer,
+};
+inline constexpr int kLanes = 7;
+[[nodiscard]] std::string_view name_of(Lane lane);
+[[nodiscard]] constexpr bool completes_in_order(Lane lane) {
+  return lane != Lane::disk_read && lane != Lane::disk_write;
+}
+
+/// What a task does. Behind each: its lane, and its accesses in this order (r read, w write).
+enum class TaskKind : std::uint8_t {
+  copy_batch,       ///< h2d: tokens and targets of a micro-batch. r host batch, w device batch
+  fetch_parameter,  ///< h2d: a flat's parameters. r host parameter, w device slot
+  read_parameter,   ///< disk-read: a flat's parameters. w host slot, r pages
+  forward,          ///< compute: r batch, w scratch, w saved, w output, r input, r parameters
+  recompute,        ///< compute: a forward just before the unit's backward; as `forward`
+  head,             ///< compute: forward and backward of the head. r batch, w scratch, w loss,
+                    ///< w d_boundary, r input, w accumulators, r parameters
+  head_loss,        ///< compute: the loss alone. r batch, w scratch, w loss, r input, r parameters
+  backward,         ///< compute: r batch, w scratch, r saved, w d_boundary, r input,
+                    ///< w accumulators, r parameters
+  round_gradient,   ///< compute: FP32 sums to the gradient dtype. w gradient, r accumulators
+  store_gradient,   ///< d2h: w host gradient, r device gradient
+  store_loss,       ///< d2h: w host losses, r device losses
+  norm,             ///< optimizer: partial sums of squares of a flat. r gradient
+  decide,           ///< optimizer: the norm, the clip factor, skip or not. r host losses
+  read_chunk,       ///< disk-read: w slots of the state kinds, r pages
+  update,           ///< optimizer: w states, w parameter, r gradient
+  store_parameter,  ///< h2d: an updated chunk's parameters. w device parameter, r host slot
+  write_chunk,      ///< disk-write: w pages, r slots
+  commit,           ///< disk-write: r all pages
+};
+[[nodiscard]] std::string_view name_of(TaskKind kind);
+
+/// Bytes [offset, offset + bytes) of a region, read or written.
+struct Access {
+  memory::RegionId region;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool write = false;
+};
+
+/// The task must not begin before `task` of the step `steps_back` (0 or 1) before has completed.
+struct Wait {
+  int task = 0;
+  int steps_back = 0;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+/// One operation. Fields that do not apply are -1.
+struct Task {
+  TaskKind kind = TaskKind::commit;
+  Lane lane = Lane::compute;
+  int unit = -1;
+  int micro_batch = -1;
+  int flat = -1;
+  int chunk = -1;
+  std::uint64_t bytes = 0;  ///< moved, or for `update` and `norm` read and written in RAM
+  double flops = 0;
+  int first_access = 0;
+  int access_count = 0;
+  int first_wait = 0;
+  int wait_count = 0;
+};
+
+/// All tasks of a step, as data, in an order in which running them one after the other is right.
+/// The same schedule runs every step; waits may reach into the step before.
+struct Schedule {
+  std::vector<Task> tasks;
+  std::vector<Access> accesses;
+  std::vector<Wait> waits;
+
+  [[nodiscard]] std::span<const Access> accesses_of(const Task& task) const {
+    return std::span(accesses).subspan(static_cast<std::size_t>(task.first_access),
+                                       static_cast<std::size_t>(task.access_count));
+  }
+  [[nodiscard]] std::span<const Wait> waits_of(const Task& task) const {
+    return std::span(waits).subspan(static_cast<std::size_t>(task.first_wait),
+                                    static_cast<std::size_t>(task.wait_count));
+  }
+};
+
+/// Derives the waits of `schedule` from its accesses: of each two tasks that touch the same bytes,
+/// at least one writing, the later one waits for the earlier one, within a step and from one step
+/// to the next; waits that lane order or other waits imply are left out. `regions` must be packed:
+/// regions that share memory conflict.
+void infer_waits(Schedule& schedule, const memory::MemoryPlan& regions);
+
+/// Proves that `schedule` is safe to run on concurrent lanes: every pair of conflicting accesses is
+/// ordered as in the serial order, over any number of steps, and nothing waits for what comes
+/// later. Independent of `infer_waits`. Returns one sentence for each fault; empty: safe.
+[[nodiscard]] std::vector<std::string> check(const Schedule& schedule,
+                                             const memory::MemoryPlan& regions);
+
+}  // namespace terrace::plan

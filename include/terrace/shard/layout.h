@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "terrace/model/model.h"
+
+// Pure arithmetic: which element of which flat parameter belongs to which tensor and which rank.
+
+namespace terrace::shard {
+
+/// Every tensor in a flat starts at a multiple of this many elements, and a rank's shard too, so
+/// that vector loads and direct I/O meet aligned addresses in every dtype.
+inline constexpr std::int64_t kAlignmentElements = 128;
+
+/// Elements [first, first + count) of a flat.
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  [[nodiscard]] std::int64_t end() const { return first + count; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+/// Where one tensor lies in its flat.
+struct TensorPlace {
+  int parameter = 0;  ///< index into `Model::parameters`
+  Range range;        ///< without the padding behind it
+};
+
+/// The parameters of one unit and one group (decayed or not) end to end, padded so that it splits
+/// into equal aligned shards. A tied weight is a flat of its own.
+struct Flat {
+  int id = 0;
+  int unit = 0;  ///< the first unit, in forward order, that uses it
+  bool decayed = false;
+  bool tied = false;  ///< used by more than one unit
+  std::int64_t elements = 0;
+  std::vector<TensorPlace> tensors;  ///< ascending
+};
+
+/// Where a parameter lies.
+struct ParameterPlace {
+  int flat = 0;
+  Range range;
+};
+
+/// All flats of a model for one world size, in forward order of their first use. Padding elements
+/// belong to no tensor; they stay zero, are in no norm and in no checkpoint.
+class Layout {
+ public:
+  /// `decay_all`: norms and biases decay too.
+  Layout(const model::Model& model, int world_size, bool decay_all = false);
+
+  [[nodiscard]] std::span<const Flat> flats() const { return flats_; }
+  [[nodiscard]] const Flat& flat(int id) const { return flats_[static_cast<std::size_t>(id)]; }
+  /// The flats that a unit's computation needs, ascending.
+  [[nodiscard]] std::span<const int> flats_of_unit(int unit) const {
+    return flats_of_unit_[static_cast<std::size_t>(unit)];
+  }
+  [[nodiscard]] const ParameterPlace& place(int parameter) const {
+    return places_[static_cast<std::size_t>(parameter)];
+  }
+  /// The part of a flat that `rank` owns.
+  [[nodiscard]] Range shard(int flat, int rank) const;
+  /// Sum over the flats, padding included.
+  [[nodiscard]] std::int64_t elements() const;
+
+ private:
+  int world_size_;
+  std::vector<Flat> flats_;
+  std::vector<std::vector<int>> flats_of_unit_;
+  std::vector<ParameterPlace> places_;
+};
+
+}  // namespace terrace::shard

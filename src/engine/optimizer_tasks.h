@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "program.h"
+#include "terrace/optim/gradient_norm.h"
+#include "terrace/optim/loss_scaler.h"
+#include "terrace/optim/optimizer.h"
+#include "terrace/optim/schedule.h"
+#include "terrace/optim/step_counter.h"
+
+namespace terrace::engine {
+
+/// The numerics of an optimizer step that a run fixes.
+struct OptimizerSetup {
+  optim::OptimizerOptions options;
+  optim::StateFormat format;
+  optim::LearningRateSchedule schedule;
+  double max_grad_norm = 1;
+  std::int64_t skips_max = optim::StepCounter::kSkipsMax;
+  std::uint64_t seed = 0;
+  int threads = 1;
+};
+
+/// The tasks of the optimizer lane: the norm of each flat, the decision, the update of each chunk.
+/// Single-owner: the lane's thread, but for what is said to be otherwise.
+class OptimizerTasks {
+ public:
+  OptimizerTasks(const Parts& parts, const OptimizerSetup& setup);
+
+  /// Before a run is posted, from the posting thread: what `decide` needs of the step.
+  void prepare(std::uint64_t sequence, const StepInputs& inputs);
+  void run(const plan::Task& task, std::uint64_t sequence);
+
+  /// After the decision, from any thread until kStepSlots runs later.
+  [[nodiscard]] const StepOutcome& outcome(std::uint64_t sequence) const {
+    return outcomes_[sequence % kStepSlots];
+  }
+
+  /// The counters, between steps.
+  [[nodiscard]] const optim::StepCounter::State& counter() const { return counter_.state(); }
+  void restore(const optim::StepCounter::State& state) { counter_.restore(state); }
+
+ private:
+  void add_norm(const plan::Task& task);
+  void decide(std::uint64_t sequence);
+  void update(const plan::Task& task, const StepOutcome& outcome);
+  [[nodiscard]] std::string tensor_at(int flat, std::int64_t element) const;
+
+  Parts parts_;
+  OptimizerSetup setup_;
+  Workers workers_;
+  optim::Optimizer optimizer_;
+  optim::StepCounter counter_;
+  optim::GradientNorm norm_;
+  std::string nonfinite_parameter_;
+  std::vector<std::int64_t> first_index_;  ///< [flat]: its first element's number in the model
+  std::array<StepInputs, kStepSlots> inputs_;
+  std::array<StepOutcome, kStepSlots> outcomes_;
+};
+
+}  // namespace terrace::engine

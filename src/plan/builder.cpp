@@ -1,0 +1,234 @@
+#include "builder.h"
+
+#include <algorithm>
+
+#include "terrace/core/error.h"
+
+namespace terrace::plan {
+
+using memory::RegionId;
+using memory::Tier;
+
+Builder::Builder(const model::Model& model, const shard::Layout& layout, const PlanRequest& request)
+    : model_(model), layout_(layout), request_(request) {
+  require(request.micro_batches >= 1 && request.chunk_slots >= 1 && request.prefetch_units >= 0,
+          ErrorKind::usage, "a plan needs at least one micro-batch and one chunk slot");
+  require(
+      request.chunk_elements > 0 && request.chunk_elements % 2048 == 0, ErrorKind::usage,
+      "the chunk has {} elements; it must be a positive multiple of 2048, so that its pages are "
+      "whole blocks of the disk in every dtype",
+      request.chunk_elements);
+  plan_.request = request;
+}
+
+Plan Builder::build() && {
+  cut_chunks();
+  add_parameters();
+  add_activations();
+  add_gradients();
+  add_state();
+  emit_training();
+  emit_evaluation();
+  plan_.memory.pack();
+  infer_waits(plan_.training, plan_.memory);
+  infer_waits(plan_.evaluation, plan_.memory);
+  return std::move(plan_);
+}
+
+void Builder::cut_chunks() {
+  const auto resident = static_cast<std::int64_t>(request_.placement.state_resident *
+                                                  static_cast<double>(layout_.elements()));
+  std::int64_t before = 0;
+  for (const shard::Flat& flat : layout_.flats()) {
+    for (std::int64_t first = 0; first < flat.elements; first += request_.chunk_elements) {
+      const std::int64_t count = std::min(request_.chunk_elements, flat.elements - first);
+      before += count;
+      const Tier tier =
+          before <= resident ? request_.placement.resident_tier : request_.placement.state;
+      plan_.chunks.push_back({flat.id, {first, count}, tier});
+    }
+  }
+}
+
+Tier Builder::gradient_tier() const {
+  const bool all_on_device = std::ranges::all_of(
+      plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::device; });
+  return all_on_device ? Tier::device : Tier::host;
+}
+
+void Builder::add_parameters() {
+  memory::MemoryPlan& memory = plan_.memory;
+  for (const shard::Flat& flat : layout_.flats()) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(flat.elements) * parameter_bytes();
+    plan_.flat_parameter.push_back(
+        parameters_on(Tier::disk) ? memory::kNoRegion
+                                  : memory.add("parameters", request_.placement.parameters, bytes));
+    const bool copy = request_.update_reads_parameter && parameters_on(Tier::device) &&
+                      gradient_tier() == Tier::host;
+    host_parameter_.push_back(copy ? memory.add("parameters (host copy)", Tier::host, bytes)
+                                   : memory::kNoRegion);
+  }
+  for (const Chunk& chunk : plan_.chunks) {
+    const auto flat = static_cast<std::size_t>(chunk.flat);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(chunk.range.count) * parameter_bytes();
+    if (parameters_on(Tier::disk)) {
+      plan_.parameter.push_back({memory.add("parameters", Tier::disk, bytes), 0});
+    } else {
+      plan_.parameter.push_back(
+          {plan_.flat_parameter[flat],
+           static_cast<std::uint64_t>(chunk.range.first) * parameter_bytes()});
+    }
+  }
+}
+
+void Builder::add_gradients() {
+  const Tier tier = gradient_tier();
+  for (const shard::Flat& flat : layout_.flats()) {
+    plan_.gradient.push_back(plan_.memory.add(
+        "gradients", tier, static_cast<std::uint64_t>(flat.elements) * size_of(request_.gradient)));
+  }
+  accumulators_.resize(static_cast<std::size_t>(unit_count()));
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    for (const int flat : layout_.flats_of_unit(unit)) {
+      accumulators_[static_cast<std::size_t>(unit)].push_back(
+          add_transient("gradient sums", Tier::device,
+                        static_cast<std::uint64_t>(layout_.flat(flat).elements) * sizeof(float)));
+    }
+  }
+}
+
+void Builder::add_state() {
+  memory::MemoryPlan& memory = plan_.memory;
+  bool any_slot = false;
+  for (const Chunk& chunk : plan_.chunks) {
+    std::vector<Place> places;
+    for (const StateElement& element : request_.state) {
+      const auto bytes =
+          static_cast<std::uint64_t>(chunk.range.count) * static_cast<std::uint64_t>(element.bytes);
+      places.push_back({memory.add(std::string(name_of(element.kind)), chunk.tier, bytes), 0});
+    }
+    plan_.state.push_back(std::move(places));
+    const bool staged = parameters_on(Tier::device) && chunk.tier != Tier::device &&
+                        !request_.update_reads_parameter;
+    const bool slot = chunk.tier == Tier::disk || parameters_on(Tier::disk) || staged;
+    slot_of_chunk_.push_back(slot ? 0 : -1);
+    any_slot = any_slot || slot;
+  }
+  if (!any_slot) return;
+  std::int64_t largest = 0;
+  int next = 0;
+  bool state_passes = false;
+  for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
+    if (slot_of_chunk_[chunk] < 0) continue;
+    slot_of_chunk_[chunk] = next++ % request_.chunk_slots;
+    largest = std::max(largest, plan_.chunks[chunk].range.count);
+    state_passes = state_passes || plan_.chunks[chunk].tier == Tier::disk;
+  }
+  for (int index = 0; index < std::min(next, request_.chunk_slots); ++index) {
+    Slot slot;
+    for (const StateElement& element : request_.state) {
+      const auto bytes =
+          static_cast<std::uint64_t>(largest) * static_cast<std::uint64_t>(element.bytes);
+      slot.state.push_back(
+          memory.add("chunk slots", Tier::host, state_passes ? whole_blocks(bytes) : 0));
+    }
+    slot.parameter =
+        memory.add("chunk slots", Tier::host,
+                   whole_blocks(static_cast<std::uint64_t>(largest) * parameter_bytes()));
+    slots_.push_back(std::move(slot));
+  }
+}
+
+void Builder::add_activations() {
+  memory::MemoryPlan& memory = plan_.memory;
+  const int copies = request_.order == MicroBatchOrder::unit_major ? request_.micro_batches : 1;
+  std::uint64_t scratch_bytes = 0;
+  std::uint64_t saved_bytes = 0;
+  std::uint64_t boundary_bytes = 0;
+  boundary_.resize(static_cast<std::size_t>(unit_count()));
+  saved_.resize(static_cast<std::size_t>(unit_count()));
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const model::UnitMemory need = model_.memory(unit, request_.micro_batch);
+    scratch_bytes =
+        std::max({scratch_bytes, need.forward_scratch_bytes, need.backward_scratch_bytes});
+    saved_bytes = std::max(saved_bytes, need.saved_bytes);
+    boundary_bytes = std::max(boundary_bytes, need.boundary_bytes);
+    for (int copy = 0; copy < copies; ++copy) {
+      const auto index = static_cast<std::size_t>(unit);
+      boundary_[index].push_back(memory.add("block inputs", Tier::device, need.boundary_bytes));
+      if (!request_.recompute) {
+        saved_[index].push_back(memory.add("saved activations", Tier::device, need.saved_bytes));
+      }
+    }
+  }
+  if (request_.recompute) {
+    const RegionId shared = memory.add("saved activations", Tier::device, saved_bytes);
+    for (auto& regions : saved_) regions.assign(static_cast<std::size_t>(copies), shared);
+  }
+  for (int copy = 0; copy < copies; ++copy) {
+    d_boundary_.push_back(memory.add("boundary gradient", Tier::device, boundary_bytes));
+  }
+  scratch_ = memory.add("scratch", Tier::device, scratch_bytes);
+  const auto batch_bytes =
+      static_cast<std::uint64_t>(request_.micro_batch.tokens()) * 2 * sizeof(std::int32_t);
+  for (int micro_batch = 0; micro_batch < request_.micro_batches; ++micro_batch) {
+    device_batch_.push_back(memory.add("batch", Tier::device, batch_bytes));
+    plan_.host_batch.push_back(memory.add("batch", Tier::host, batch_bytes));
+  }
+  const auto loss_bytes = static_cast<std::uint64_t>(request_.micro_batches) * sizeof(double);
+  device_losses_ = memory.add("losses", Tier::device, loss_bytes);
+  plan_.host_losses = memory.add("losses", Tier::host, loss_bytes);
+}
+
+std::size_t Builder::copy_of(int micro_batch) const {
+  return request_.order == MicroBatchOrder::unit_major ? static_cast<std::size_t>(micro_batch) : 0;
+}
+
+RegionId Builder::saved_of(int unit, int micro_batch) const {
+  return saved_[static_cast<std::size_t>(unit)][copy_of(micro_batch)];
+}
+
+RegionId Builder::add_transient(std::string purpose, Tier tier, std::uint64_t bytes) {
+  const RegionId region = plan_.memory.add(std::move(purpose), tier, bytes);
+  transient_.resize(static_cast<std::size_t>(region.value) + 1, false);
+  transient_[static_cast<std::size_t>(region.value)] = true;
+  return region;
+}
+
+Access Builder::whole(RegionId region, bool write) const {
+  return {region, 0, plan_.memory.region(region).bytes, write};
+}
+
+Access Builder::part(RegionId region, shard::Range range, std::size_t element_bytes,
+                     bool write) const {
+  return {region, static_cast<std::uint64_t>(range.first) * element_bytes,
+          static_cast<std::uint64_t>(range.count) * element_bytes, write};
+}
+
+Task& Builder::emit(TaskKind kind, Lane lane, std::vector<Access> accesses) {
+  const std::int64_t position = base_ + static_cast<std::int64_t>(schedule_->tasks.size());
+  Task task;
+  task.kind = kind;
+  task.lane = lane;
+  task.first_access = static_cast<int>(schedule_->accesses.size());
+  task.access_count = static_cast<int>(accesses.size());
+  for (const Access& access : accesses) {
+    const auto index = static_cast<std::size_t>(access.region.value);
+    if (index < transient_.size() && transient_[index]) plan_.memory.use(access.region, position);
+  }
+  schedule_->accesses.insert(schedule_->accesses.end(), accesses.begin(), accesses.end());
+  return schedule_->tasks.emplace_back(task);
+}
+
+Plan make_plan(const model::Model& model, const shard::Layout& layout, const PlanRequest& request) {
+  return Builder(model, layout, request).build();
+}
+
+bool Plan::every_step_is_committed() const {
+  const bool state_on_disk =
+      std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
+  return state_on_disk &&
+         (!request.update_reads_parameter || request.placement.parameters == Tier::disk);
+}
+
+}  // namespace terrace::plan

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "terrace/core/units.h"
+#include "terrace/plan/plan.h"
+
+namespace terrace::plan {
+
+/// What a transfer of `bytes` to or from a disk touches in memory: whole blocks.
+[[nodiscard]] constexpr std::uint64_t whole_blocks(std::uint64_t bytes) {
+  return round_up(bytes, memory::MemoryPlan::kAlignmentBytes);
+}
+
+/// Lays out a plan's regions and emits its tasks in serial order.
+///
+/// Note on serial order. Tasks are emitted in an order in which one after the other is right; that
+/// order is what the waits are derived from and checked against. On each lane it is also the order
+/// of execution, so a fetch that is emitted some units ahead of its use runs that far ahead, as far
+/// as the memory it writes is free.
+class Builder {
+ public:
+  Builder(const model::Model& model, const shard::Layout& layout, const PlanRequest& request);
+  [[nodiscard]] Plan build() &&;
+
+ private:
+  /// A run of tasks on the compute lane that use one unit's parameters.
+  struct Visit {
+    enum class Pass { forward, head, head_loss, backward };
+    Pass pass = Pass::forward;
+    int unit = 0;
+    int first_micro_batch = 0;
+    int micro_batches = 1;
+  };
+  /// Host memory through which one chunk passes.
+  struct Slot {
+    std::vector<memory::RegionId> state;  ///< by index into request.state
+    memory::RegionId parameter = memory::kNoRegion;
+  };
+
+  void cut_chunks();
+  void add_parameters();
+  void add_gradients();
+  void add_state();
+  void add_activations();
+
+  [[nodiscard]] std::vector<Visit> training_visits() const;
+  [[nodiscard]] std::vector<Visit> evaluation_visits() const;
+  void emit_training();
+  void emit_evaluation();
+  void emit_visits(const std::vector<Visit>& visits);
+  /// Copies the visited unit's streamed parameters to device slots: `fetched_[visit]`.
+  void emit_fetch(std::size_t visit, int unit);
+  void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);
+  void emit_head(const Visit& visit, std::size_t index, int micro_batch);
+  void emit_backward(const Visit& visit, std::size_t index, int micro_batch);
+  void emit_gradient(int flat);
+  void emit_chunk(int chunk);
+
+  Task& emit(TaskKind kind, Lane lane, std::vector<Access> accesses);
+  void append_accumulators(int unit, std::vector<Access>& accesses) const;
+  void append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const;
+  memory::RegionId add_transient(std::string purpose, memory::Tier tier, std::uint64_t bytes);
+  [[nodiscard]] Access whole(memory::RegionId region, bool write) const;
+  [[nodiscard]] Access part(memory::RegionId region, shard::Range range, std::size_t element_bytes,
+                            bool write) const;
+
+  [[nodiscard]] int unit_count() const { return static_cast<int>(model_.units().size()); }
+  [[nodiscard]] bool parameters_on(memory::Tier tier) const {
+    return request_.placement.parameters == tier;
+  }
+  [[nodiscard]] memory::Tier gradient_tier() const;
+  [[nodiscard]] std::uint64_t parameter_bytes() const { return size_of(model_.compute_dtype()); }
+  /// Which copy of per-micro-batch memory a micro-batch uses: in batch-major order all share one.
+  [[nodiscard]] std::size_t copy_of(int micro_batch) const;
+  [[nodiscard]] memory::RegionId saved_of(int unit, int micro_batch) const;
+
+  const model::Model& model_;
+  const shard::Layout& layout_;
+  const PlanRequest& request_;
+  Plan plan_;
+  Schedule* schedule_ = nullptr;
+  std::int64_t base_ = 0;  ///< position of the schedule's first task in region lifetimes
+  std::vector<bool> transient_;
+
+  // By unit and copy of the micro-batch.
+  std::vector<std::vector<memory::RegionId>> boundary_;
+  std::vector<std::vector<memory::RegionId>> saved_;
+  std::vector<memory::RegionId> d_boundary_;
+  memory::RegionId scratch_;
+  std::vector<memory::RegionId> device_batch_;
+  memory::RegionId device_losses_;
+  /// [unit][position in flats_of_unit]: FP32 sums of one user of the flat, so that a tied weight's
+  /// sum does not depend on the micro-batch order.
+  std::vector<std::vector<memory::RegionId>> accumulators_;
+  std::vector<memory::RegionId> host_parameter_;  ///< [flat]: `split` beside a device parameter
+  std::vector<std::vector<memory::RegionId>> fetched_;  ///< [visit][position in flats_of_unit]
+  std::vector<Slot> slots_;
+  std::vector<int> slot_of_chunk_;  ///< -1: needs none
+};
+
+}  // namespace terrace::plan

@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "terrace/plan/schedule.h"
+
+namespace terrace::plan {
+namespace {
+
+/// For two steps of a schedule, which tasks have completed before each task begins, as bit sets.
+/// Two steps prove any number: what conflicts over a greater distance has, in each step between, an
+/// access that conflicts with both, so that order follows by transitivity.
+class HappensBefore {
+ public:
+  explicit HappensBefore(const Schedule& schedule)
+      : schedule_(schedule),
+        count_(schedule.tasks.size()),
+        words_((2 * count_ + 63) / 64),
+        bits_(2 * count_ * words_, 0) {
+    std::array<std::optional<std::size_t>, kLanes> previous;
+    for (std::size_t position = 0; position < 2 * count_; ++position) {
+      const Task& task = schedule.tasks[position % count_];
+      std::optional<std::size_t>& before = previous[static_cast<std::size_t>(task.lane)];
+      if (before) {
+        inherit(position, *before);
+        if (completes_in_order(task.lane)) add(position, *before);
+      }
+      before = position;
+      for (const Wait& wait : schedule.waits_of(task)) {
+        const std::size_t back = static_cast<std::size_t>(wait.steps_back) * count_;
+        if (back > position / count_ * count_) continue;  // before the first step
+        const std::size_t other =
+            position / count_ * count_ - back + static_cast<std::size_t>(wait.task);
+        inherit(position, other);
+        add(position, other);
+      }
+    }
+  }
+
+  /// Whether the task at `first` has completed when the one at `second` begins.
+  [[nodiscard]] bool ordered(std::size_t first, std::size_t second) const {
+    return (bits_[second * words_ + first / 64] >> (first % 64) & 1U) != 0;
+  }
+
+ private:
+  void inherit(std::size_t position, std::size_t other) {
+    for (std::size_t word = 0; word < words_; ++word) {
+      bits_[position * words_ + word] |= bits_[other * words_ + word];
+    }
+  }
+  void add(std::size_t position, std::size_t other) {
+    bits_[position * words_ + other / 64] |= std::uint64_t{1} << (other % 64);
+  }
+
+  const Schedule& schedule_;
+  std::size_t count_;
+  std::size_t words_;
+  std::vector<std::uint64_t> bits_;
+};
+
+struct Touch {
+  memory::Tier tier;
+  std::uint64_t begin;
+  std::uint64_t end;
+  bool write;
+  int task;
+  memory::RegionId region;
+};
+
+std::vector<Touch> touches_by_address(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  std::vector<Touch> touches;
+  for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
+    for (const Access& access : schedule.accesses_of(schedule.tasks[index])) {
+      const memory::Region& region = regions.region(access.region);
+      const std::uint64_t begin = region.offset + access.offset;
+      touches.push_back({region.tier, begin, begin + access.bytes, access.write,
+                         static_cast<int>(index), access.region});
+    }
+  }
+  std::ranges::sort(touches, [](const Touch& a, const Touch& b) {
+    return std::tie(a.tier, a.begin) < std::tie(b.tier, b.begin);
+  });
+  return touches;
+}
+
+std::string describe(const Schedule& schedule, int index) {
+  const Task& task = schedule.tasks[static_cast<std::size_t>(index)];
+  std::string text = fmt::format("task {} ({}", index, name_of(task.kind));
+  if (task.unit >= 0) text += fmt::format(", unit {}", task.unit);
+  if (task.micro_batch >= 0) text += fmt::format(", micro-batch {}", task.micro_batch);
+  if (task.flat >= 0) text += fmt::format(", flat {}", task.flat);
+  if (task.chunk >= 0) text += fmt::format(", chunk {}", task.chunk);
+  return text + ")";
+}
+
+std::vector<std::string> check_structure(const Schedule& schedule,
+                                         const memory::MemoryPlan& regions) {
+  std::vector<std::string> faults;
+  const auto count = static_cast<int>(schedule.tasks.size());
+  for (int index = 0; index < count; ++index) {
+    const Task& task = schedule.tasks[static_cast<std::size_t>(index)];
+    for (const Wait& wait : schedule.waits_of(task)) {
+      const bool earlier = wait.steps_back == 0 ? wait.task < index : wait.steps_back == 1;
+      if (wait.task < 0 || wait.task >= count || !earlier) {
+        faults.push_back(fmt::format("{} waits for task {} of {} steps before, which never comes",
+                                     describe(schedule, index), wait.task, wait.steps_back));
+      }
+    }
+    for (const Access& access : schedule.accesses_of(task)) {
+      if (access.offset + access.bytes > regions.region(access.region).bytes) {
+        faults.push_back(fmt::format(
+            "{} reaches beyond its region \"{}\" of {} bytes", describe(schedule, index),
+            regions.region(access.region).purpose, regions.region(access.region).bytes));
+      }
+    }
+  }
+  return faults;
+}
+
+}  // namespace
+
+std::vector<std::string> check(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  std::vector<std::string> faults = check_structure(schedule, regions);
+  if (!faults.empty()) return faults;
+  const HappensBefore before(schedule);
+  const std::vector<Touch> touches = touches_by_address(schedule, regions);
+  const std::size_t count = schedule.tasks.size();
+
+  auto report = [&](const Touch& first, const Touch& second, bool next_step) {
+    faults.push_back(fmt::format(
+        "{} and {}{} both touch bytes [{}, {}) of \"{}\" and neither waits for the other",
+        describe(schedule, first.task), describe(schedule, second.task),
+        next_step ? " of the next step" : "", std::max(first.begin, second.begin),
+        std::min(first.end, second.end), regions.region(second.region).purpose));
+  };
+  for (std::size_t i = 0; i < touches.size(); ++i) {
+    for (std::size_t j = i; j < touches.size(); ++j) {
+      const Touch& a = touches[i];
+      const Touch& b = touches[j];
+      if (b.tier != a.tier || b.begin >= a.end) break;
+      if (!a.write && !b.write) continue;
+      const Touch& first = a.task <= b.task ? a : b;
+      const Touch& second = a.task <= b.task ? b : a;
+      const auto early = static_cast<std::size_t>(first.task);
+      const auto late = static_cast<std::size_t>(second.task);
+      if (early != late && !before.ordered(early, late)) report(first, second, false);
+      // Each of the two also meets the other one, and itself, in the next step.
+      if (!before.ordered(late, early + count)) report(second, first, true);
+      if (!before.ordered(early, late + count)) report(first, second, true);
+    }
+  }
+  std::ranges::sort(faults);
+  faults.erase(std::ranges::unique(faults).begin(), faults.end());
+  return faults;
+}
+
+}  // namespace terrace::plan

@@ -1,0 +1,335 @@
+#include <algorithm>
+
+#include "builder.h"
+
+// The order of a step: see "Note on serial order" in builder.h.
+
+namespace terrace::plan {
+
+using memory::RegionId;
+using memory::Tier;
+
+namespace {
+
+/// About as many tasks as one unit's backward with its gradients has.
+constexpr std::int64_t kStoreSlackTasks = 8;
+
+}  // namespace
+
+std::vector<Builder::Visit> Builder::training_visits() const {
+  std::vector<Visit> visits;
+  const int head = unit_count() - 1;
+  auto pass_over = [&](int first_micro_batch, int micro_batches) {
+    for (int unit = 0; unit < head; ++unit) {
+      visits.push_back({Visit::Pass::forward, unit, first_micro_batch, micro_batches});
+    }
+    visits.push_back({Visit::Pass::head, head, first_micro_batch, micro_batches});
+    for (int unit = head - 1; unit >= 0; --unit) {
+      visits.push_back({Visit::Pass::backward, unit, first_micro_batch, micro_batches});
+    }
+  };
+  if (request_.order == MicroBatchOrder::unit_major) {
+    pass_over(0, request_.micro_batches);
+  } else {
+    for (int micro_batch = 0; micro_batch < request_.micro_batches; ++micro_batch) {
+      pass_over(micro_batch, 1);
+    }
+  }
+  return visits;
+}
+
+std::vector<Builder::Visit> Builder::evaluation_visits() const {
+  std::vector<Visit> visits;
+  for (int unit = 0; unit + 1 < unit_count(); ++unit) {
+    visits.push_back({Visit::Pass::forward, unit, 0, 1});
+  }
+  visits.push_back({Visit::Pass::head_loss, unit_count() - 1, 0, 1});
+  return visits;
+}
+
+void Builder::emit_training() {
+  schedule_ = &plan_.training;
+  base_ = 0;
+  for (int micro_batch = 0; micro_batch < request_.micro_batches; ++micro_batch) {
+    const auto index = static_cast<std::size_t>(micro_batch);
+    Task& task = emit(TaskKind::copy_batch, Lane::h2d,
+                      {whole(plan_.host_batch[index], false), whole(device_batch_[index], true)});
+    task.micro_batch = micro_batch;
+    task.bytes = plan_.memory.region(device_batch_[index]).bytes;
+  }
+  emit_visits(training_visits());
+  emit(TaskKind::store_loss, Lane::d2h,
+       {whole(plan_.host_losses, true), whole(device_losses_, false)})
+      .bytes = plan_.memory.region(device_losses_).bytes;
+  // The decision is ordered behind the norms of all flats by its lane.
+  emit(TaskKind::decide, Lane::optimizer, {whole(plan_.host_losses, false)});
+  for (int chunk = 0; chunk < static_cast<int>(plan_.chunks.size()); ++chunk) emit_chunk(chunk);
+
+  std::vector<Access> pages;
+  for (std::size_t index = 0; index < plan_.memory.regions().size(); ++index) {
+    const RegionId region(static_cast<int>(index));
+    if (plan_.memory.region(region).tier == Tier::disk) pages.push_back(whole(region, false));
+  }
+  if (!pages.empty()) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
+}
+
+void Builder::emit_evaluation() {
+  schedule_ = &plan_.evaluation;
+  base_ = static_cast<std::int64_t>(plan_.training.tasks.size());
+  Task& copy = emit(TaskKind::copy_batch, Lane::h2d,
+                    {whole(plan_.host_batch[0], false), whole(device_batch_[0], true)});
+  copy.micro_batch = 0;
+  copy.bytes = plan_.memory.region(device_batch_[0]).bytes;
+  emit_visits(evaluation_visits());
+  emit(TaskKind::store_loss, Lane::d2h,
+       {whole(plan_.host_losses, true), whole(device_losses_, false)})
+      .bytes = plan_.memory.region(device_losses_).bytes;
+}
+
+void Builder::emit_visits(const std::vector<Visit>& visits) {
+  fetched_.assign(visits.size(), {});
+  std::size_t fetched = 0;
+  for (std::size_t index = 0; index < visits.size(); ++index) {
+    const std::size_t ahead = index + static_cast<std::size_t>(request_.prefetch_units);
+    for (; fetched <= std::min(ahead, visits.size() - 1); ++fetched) {
+      emit_fetch(fetched, visits[fetched].unit);
+    }
+    const Visit& visit = visits[index];
+    const int end = visit.first_micro_batch + visit.micro_batches;
+    for (int micro_batch = visit.first_micro_batch; micro_batch < end; ++micro_batch) {
+      switch (visit.pass) {
+        case Visit::Pass::forward:
+          emit_forward(visit, index, micro_batch, TaskKind::forward);
+          break;
+        case Visit::Pass::head:
+        case Visit::Pass::head_loss:
+          emit_head(visit, index, micro_batch);
+          break;
+        case Visit::Pass::backward:
+          // The embedding's backward needs nothing that its forward leaves.
+          if (request_.recompute && visit.unit > 0) {
+            emit_forward(visit, index, micro_batch, TaskKind::recompute);
+          }
+          emit_backward(visit, index, micro_batch);
+          break;
+      }
+    }
+    const bool final = end == request_.micro_batches;
+    if (!final || visit.pass == Visit::Pass::forward || visit.pass == Visit::Pass::head_loss) {
+      continue;
+    }
+    for (const int flat : layout_.flats_of_unit(visit.unit)) {
+      if (layout_.flat(flat).unit == visit.unit) emit_gradient(flat);
+    }
+  }
+}
+
+void Builder::emit_fetch(std::size_t visit, int unit) {
+  if (parameters_on(Tier::device)) return;
+  for (const int flat : layout_.flats_of_unit(unit)) {
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(layout_.flat(flat).elements) * parameter_bytes();
+    RegionId source = plan_.flat_parameter[static_cast<std::size_t>(flat)];
+    if (parameters_on(Tier::disk)) {
+      source = add_transient("parameter slots", Tier::host, whole_blocks(bytes));
+      std::vector<Access> accesses = {whole(source, true)};
+      for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
+        if (plan_.chunks[chunk].flat == flat) {
+          accesses.push_back(whole(plan_.parameter[chunk].region, false));
+        }
+      }
+      Task& read = emit(TaskKind::read_parameter, Lane::disk_read, std::move(accesses));
+      read.flat = flat;
+      read.unit = unit;
+      read.bytes = bytes;
+    }
+    const RegionId slot = add_transient("parameter slots", Tier::device, bytes);
+    fetched_[visit].push_back(slot);
+    Task& fetch =
+        emit(TaskKind::fetch_parameter, Lane::h2d, {whole(source, false), whole(slot, true)});
+    fetch.flat = flat;
+    fetch.unit = unit;
+    fetch.bytes = bytes;
+  }
+}
+
+void Builder::append_accumulators(int unit, std::vector<Access>& accesses) const {
+  for (const RegionId region : accumulators_[static_cast<std::size_t>(unit)]) {
+    accesses.push_back(whole(region, true));
+  }
+}
+
+void Builder::append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const {
+  const auto flats = layout_.flats_of_unit(unit);
+  for (std::size_t index = 0; index < flats.size(); ++index) {
+    accesses.push_back(whole(parameters_on(Tier::device)
+                                 ? plan_.flat_parameter[static_cast<std::size_t>(flats[index])]
+                                 : fetched_[visit][index],
+                             false));
+  }
+}
+
+void Builder::emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind) {
+  const auto unit = static_cast<std::size_t>(visit.unit);
+  const std::size_t copy = copy_of(micro_batch);
+  std::vector<Access> accesses = {
+      whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
+      whole(saved_of(visit.unit, micro_batch), true), whole(boundary_[unit][copy], true)};
+  if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
+  append_parameters(index, visit.unit, accesses);
+  Task& task = emit(kind, Lane::compute, std::move(accesses));
+  task.unit = visit.unit;
+  task.micro_batch = micro_batch;
+  task.flops = model_.forward_flops(visit.unit, request_.micro_batch);
+}
+
+void Builder::emit_head(const Visit& visit, std::size_t index, int micro_batch) {
+  const std::size_t copy = copy_of(micro_batch);
+  const bool training = visit.pass == Visit::Pass::head;
+  std::vector<Access> accesses = {
+      whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
+      part(device_losses_, {micro_batch, 1}, sizeof(double), true)};
+  if (training) accesses.push_back(whole(d_boundary_[copy], true));
+  accesses.push_back(whole(boundary_[static_cast<std::size_t>(visit.unit) - 1][copy], false));
+  if (training) append_accumulators(visit.unit, accesses);
+  append_parameters(index, visit.unit, accesses);
+  Task& task =
+      emit(training ? TaskKind::head : TaskKind::head_loss, Lane::compute, std::move(accesses));
+  task.unit = visit.unit;
+  task.micro_batch = micro_batch;
+  task.flops = (training ? 3 : 1) * model_.forward_flops(visit.unit, request_.micro_batch);
+}
+
+void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_batch) {
+  const auto unit = static_cast<std::size_t>(visit.unit);
+  const std::size_t copy = copy_of(micro_batch);
+  std::vector<Access> accesses = {
+      whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
+      whole(saved_of(visit.unit, micro_batch), false), whole(d_boundary_[copy], true)};
+  if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
+  append_accumulators(visit.unit, accesses);
+  append_parameters(index, visit.unit, accesses);
+  Task& task = emit(TaskKind::backward, Lane::compute, std::move(accesses));
+  task.unit = visit.unit;
+  task.micro_batch = micro_batch;
+  task.flops = 2 * model_.forward_flops(visit.unit, request_.micro_batch);
+}
+
+void Builder::emit_gradient(int flat) {
+  const RegionId gradient = plan_.gradient[static_cast<std::size_t>(flat)];
+  const memory::Region target = plan_.memory.region(gradient);
+  const RegionId rounded = target.tier == Tier::device
+                               ? gradient
+                               : add_transient("gradient slots", Tier::device, target.bytes);
+  std::vector<Access> accesses = {whole(rounded, true)};
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const auto flats = layout_.flats_of_unit(unit);
+    for (std::size_t index = 0; index < flats.size(); ++index) {
+      if (flats[index] == flat) {
+        // Written too: the sums of a tied weight's users are added up in the first one.
+        accesses.push_back(whole(accumulators_[static_cast<std::size_t>(unit)][index], true));
+      }
+    }
+  }
+  Task& round = emit(TaskKind::round_gradient, Lane::compute, std::move(accesses));
+  round.flat = flat;
+  round.bytes = target.bytes;
+  if (rounded != gradient) {
+    Task& store =
+        emit(TaskKind::store_gradient, Lane::d2h, {whole(gradient, true), whole(rounded, false)});
+    store.flat = flat;
+    store.bytes = target.bytes;
+  }
+  Task& norm = emit(TaskKind::norm, Lane::optimizer, {whole(gradient, false)});
+  norm.flat = flat;
+  norm.bytes = target.bytes;
+}
+
+void Builder::emit_chunk(int chunk_index) {
+  const auto index = static_cast<std::size_t>(chunk_index);
+  const Chunk& chunk = plan_.chunks[index];
+  const auto flat = static_cast<std::size_t>(chunk.flat);
+  const int slot_index = slot_of_chunk_[index];
+  const Slot* slot = slot_index < 0 ? nullptr : &slots_[static_cast<std::size_t>(slot_index)];
+  const bool on_disk = chunk.tier == Tier::disk;
+
+  // Where the update finds the states, and where it puts the parameter.
+  std::vector<Access> states;
+  std::vector<Access> reads;   // slots, then pages
+  std::vector<Access> writes;  // pages, then slots
+  std::vector<Access> read_pages;
+  std::vector<Access> written_slots;
+  std::uint64_t state_bytes = 0;
+  for (std::size_t kind = 0; kind < request_.state.size(); ++kind) {
+    const RegionId home = plan_.state[index][kind].region;
+    const std::uint64_t bytes = plan_.memory.region(home).bytes;
+    state_bytes += bytes;
+    if (!on_disk) {
+      states.push_back(whole(home, true));
+      continue;
+    }
+    const RegionId passing = slot->state[kind];
+    states.push_back({passing, 0, bytes, true});
+    reads.push_back({passing, 0, whole_blocks(bytes), true});
+    read_pages.push_back(whole(home, false));
+    writes.push_back(whole(home, true));
+    written_slots.push_back({passing, 0, whole_blocks(bytes), false});
+  }
+  const std::uint64_t parameter_size =
+      static_cast<std::uint64_t>(chunk.range.count) * parameter_bytes();
+  Access parameter;
+  if (parameters_on(Tier::disk)) {
+    const RegionId page = plan_.parameter[index].region;
+    parameter = {slot->parameter, 0, parameter_size, true};
+    if (request_.update_reads_parameter) {
+      reads.push_back({slot->parameter, 0, whole_blocks(parameter_size), true});
+      read_pages.push_back(whole(page, false));
+    }
+    writes.push_back(whole(page, true));
+    written_slots.push_back({slot->parameter, 0, whole_blocks(parameter_size), false});
+  } else if (host_parameter_[flat] != memory::kNoRegion) {
+    parameter = part(host_parameter_[flat], chunk.range, parameter_bytes(), true);
+  } else if (slot != nullptr && parameters_on(Tier::device)) {
+    parameter = {slot->parameter, 0, parameter_size, true};
+  } else {
+    parameter = part(plan_.flat_parameter[flat], chunk.range, parameter_bytes(), true);
+  }
+
+  auto label = [&](Task& task, std::uint64_t bytes) {
+    task.chunk = chunk_index;
+    task.flat = chunk.flat;
+    task.bytes = bytes;
+  };
+  auto sum = [](const std::vector<Access>& accesses) {
+    std::uint64_t bytes = 0;
+    for (const Access& access : accesses) bytes += access.bytes;
+    return bytes;
+  };
+  if (!reads.empty()) {
+    const std::uint64_t bytes = sum(read_pages);
+    reads.insert(reads.end(), read_pages.begin(), read_pages.end());
+    label(emit(TaskKind::read_chunk, Lane::disk_read, std::move(reads)), bytes);
+  }
+  std::vector<Access> accesses = states;
+  accesses.push_back(parameter);
+  accesses.push_back(part(plan_.gradient[flat], chunk.range, size_of(request_.gradient), false));
+  const std::uint64_t gradient_bytes = accesses.back().bytes;
+  label(emit(TaskKind::update, Lane::optimizer, std::move(accesses)),
+        2 * state_bytes + parameter_size + gradient_bytes);
+
+  const RegionId home = plan_.flat_parameter[flat];
+  if (parameters_on(Tier::device) && parameter.region != home) {
+    Access source = parameter;
+    source.write = false;
+    label(emit(TaskKind::store_parameter, Lane::h2d,
+               {part(home, chunk.range, parameter_bytes(), true), source}),
+          parameter_size);
+  }
+  if (!writes.empty()) {
+    const std::uint64_t bytes = sum(writes);
+    writes.insert(writes.end(), written_slots.begin(), written_slots.end());
+    label(emit(TaskKind::write_chunk, Lane::disk_write, std::move(writes)), bytes);
+  }
+}
+
+}  // namespace terrace::plan

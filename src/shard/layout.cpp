@@ -1,0 +1,81 @@
+#include "terrace/shard/layout.h"
+
+#include <algorithm>
+
+#include "terrace/core/units.h"
+
+namespace terrace::shard {
+namespace {
+
+std::int64_t align(std::int64_t elements, std::int64_t unit) {
+  return static_cast<std::int64_t>(
+      round_up(static_cast<std::uint64_t>(elements), static_cast<std::uint64_t>(unit)));
+}
+
+}  // namespace
+
+Layout::Layout(const model::Model& model, int world_size, bool decay_all)
+    : world_size_(world_size),
+      flats_of_unit_(model.units().size()),
+      places_(model.parameters().size()) {
+  std::vector<int> uses(model.parameters().size(), 0);
+  for (const model::UnitSpec& unit : model.units()) {
+    for (const int parameter : unit.parameters) ++uses[static_cast<std::size_t>(parameter)];
+  }
+  std::vector<bool> placed(model.parameters().size(), false);
+
+  auto add_flat = [&](int unit, bool decayed, bool tied, std::span<const int> parameters) {
+    if (parameters.empty()) return;
+    Flat flat;
+    flat.id = static_cast<int>(flats_.size());
+    flat.unit = unit;
+    flat.decayed = decayed;
+    flat.tied = tied;
+    std::int64_t next = 0;
+    for (const int parameter : parameters) {
+      const auto index = static_cast<std::size_t>(parameter);
+      const Range range{next, model.parameters()[index].elements()};
+      flat.tensors.push_back({parameter, range});
+      places_[index] = {flat.id, range};
+      placed[index] = true;
+      next = align(range.end(), kAlignmentElements);
+    }
+    flat.elements = align(next, kAlignmentElements * world_size_);
+    flats_.push_back(std::move(flat));
+  };
+
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    std::vector<int> groups[2];  // not decayed, decayed
+    for (const int parameter : model.units()[u].parameters) {
+      const auto index = static_cast<std::size_t>(parameter);
+      if (placed[index]) continue;
+      const bool decayed = decay_all || model.parameters()[index].is_matrix;
+      if (uses[index] > 1) {
+        add_flat(static_cast<int>(u), decayed, true, std::span(&parameter, 1));
+      } else {
+        groups[decayed ? 1 : 0].push_back(parameter);
+      }
+    }
+    add_flat(static_cast<int>(u), true, false, groups[1]);
+    add_flat(static_cast<int>(u), false, false, groups[0]);
+  }
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    std::vector<int>& flats = flats_of_unit_[u];
+    for (const int parameter : model.units()[u].parameters) flats.push_back(place(parameter).flat);
+    std::ranges::sort(flats);
+    flats.erase(std::ranges::unique(flats).begin(), flats.end());
+  }
+}
+
+Range Layout::shard(int flat_id, int rank) const {
+  const std::int64_t count = flat(flat_id).elements / world_size_;
+  return {count * rank, count};
+}
+
+std::int64_t Layout::elements() const {
+  std::int64_t sum = 0;
+  for (const Flat& flat : flats_) sum += flat.elements;
+  return sum;
+}
+
+}  // namespace terrace::shard
