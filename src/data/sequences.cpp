@@ -1,0 +1,58 @@
+#include "terrace/data/sequences.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "terrace/core/error.h"
+
+namespace terrace::data {
+
+Sequences::Sequences(std::shared_ptr<const Dataset> dataset, std::int64_t length)
+    : dataset_(std::move(dataset)), length_(length) {
+  require(length >= 1, ErrorKind::usage,
+          "the sequence length (max_length) is {}, but at least 1 was expected", length);
+  count_ = (dataset_->tokens() - 1) / length;
+  require(count_ >= 1, ErrorKind::data,
+          "{} has {} tokens in {} files, but one sequence takes {} (max_length and one more); give "
+          "more data or a smaller max_length",
+          dataset_->flag(), dataset_->tokens(), dataset_->fingerprint().files.size(), length + 1);
+}
+
+Sequences Sequences::slice(std::int64_t first, std::int64_t count) const {
+  require(first >= 0 && count >= 0 && first <= count_ - count, ErrorKind::internal,
+          "sequences {} to {} of {} were asked for", first, first + count, count_);
+  Sequences part = *this;
+  part.first_ += first;
+  part.count_ = count;
+  return part;
+}
+
+void Sequences::read(std::int64_t index, std::span<std::int32_t> inputs,
+                     std::span<std::int32_t> targets) const {
+  const auto length = static_cast<std::size_t>(length_);
+  require(index >= 0 && index < count_ && inputs.size() == length && targets.size() == length,
+          ErrorKind::internal, "sequence {} of {} was asked for, as {} and {} tokens of {}", index,
+          count_, inputs.size(), targets.size(), length);
+  const std::int64_t start = (first_ + index) * length_;
+  dataset_->read(start, inputs);
+  std::ranges::copy(inputs.subspan(1), targets.begin());
+  dataset_->read(start + length_, targets.last(1));
+}
+
+Split split(const Sequences& sequences, double validation_fraction) {
+  require(validation_fraction >= 0 && validation_fraction < 1, ErrorKind::usage,
+          "validation_fraction is {}, but a number from 0 to below 1 was expected",
+          validation_fraction);
+  const std::int64_t count = sequences.count();
+  auto held_out = static_cast<std::int64_t>(static_cast<double>(count) * validation_fraction);
+  if (validation_fraction > 0) held_out = std::max<std::int64_t>(held_out, 1);
+  require(
+      held_out < count, ErrorKind::data,
+      "{} gives {} sequences of {} tokens, and a validation_fraction of {} leaves none to train "
+      "on; give more data, a smaller max_length or no validation_fraction",
+      sequences.dataset().flag(), count, sequences.length(), validation_fraction);
+  return {.training = sequences.slice(0, count - held_out),
+          .validation = sequences.slice(count - held_out, held_out)};
+}
+
+}  // namespace terrace::data
