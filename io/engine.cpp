@@ -47,12 +47,6 @@ std::string_view advice(int code) {
 
 }  // namespace
 
-std::optional<DriverKind> driver_kind_named(std::string_view name) {
-  if (name == "uring" || name == "io_uring") return DriverKind::uring;
-  if (name == "thread" || name == "threads") return DriverKind::threads;
-  return std::nullopt;
-}
-
 Engine::Engine(std::unique_ptr<Driver> driver, const EngineOptions& options, Log& log)
     : driver_(std::move(driver)), options_(options), log_(log) {
   require(options.depth > 0 && options.files_max > 0 && options.requests_max > 0,
@@ -370,26 +364,6 @@ Capabilities Engine::capabilities() const {
         return f.opened.direct && !f.leaving_direct;
       });
   return {driver_->name(), direct, registered_};
-}
-
-std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
-  const DriverOptions wanted{.depth = Engine::driver_depth(options), .sqpoll = options.sqpoll};
-  std::unique_ptr<Driver> driver;
-  if (options.driver == DriverKind::uring) {
-    int refusal = 0;
-    driver = make_uring_driver(wanted, refusal);
-    if (driver == nullptr) {
-      log.fallback(
-          "io.uring",
-          fmt::format("io_uring is refused with {}, so threads with pread and pwrite do the "
-                      "I/O, at more CPU time; allow it with 'sysctl "
-                      "kernel.io_uring_disabled=0', in a container with 'docker run "
-                      "--security-opt seccomp=unconfined'",
-                      errno_name(refusal)));
-    }
-  }
-  if (driver == nullptr) driver = make_thread_driver(wanted);
-  return std::make_unique<Engine>(std::move(driver), options, log);
 }
 
 }  // namespace terrace::io

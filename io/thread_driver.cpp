@@ -9,32 +9,13 @@
 
 #include "file_table.h"
 #include "terrace/io/driver.h"
+#include "terrace/io/ring.h"
 
 namespace terrace::io {
 namespace {
 
 /// More threads than this seldom make a drive faster; each costs a context switch a call.
 constexpr int kThreadsMax = 16;
-
-/// A queue of fixed capacity: `depth` bounds it, so that nothing is allocated while running.
-template <class T>
-class Ring {
- public:
-  explicit Ring(std::size_t capacity) : items_(capacity) {}
-  [[nodiscard]] bool empty() const { return count_ == 0; }
-  void push(const T& item) { items_[(head_ + count_++) % items_.size()] = item; }
-  T pop() {
-    const T item = items_[head_];
-    head_ = (head_ + 1) % items_.size();
-    --count_;
-    return item;
-  }
-
- private:
-  std::vector<T> items_;
-  std::size_t head_ = 0;
-  std::size_t count_ = 0;
-};
 
 class ThreadDriver final : public Driver {
  public:

@@ -157,4 +157,7 @@ class Engine {
 /// logged once with the line that would mend it.
 [[nodiscard]] std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log);
 
+/// Moves one request and waits for it; nothing else is in flight on `engine`. Errors: kind `io`.
+void transfer(Engine& engine, const Request& request);
+
 }  // namespace terrace::io

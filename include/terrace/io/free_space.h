@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace terrace::io {
+
+/// Bytes that this process may still write below `folder`. Errors: kind `io`.
+[[nodiscard]] std::uint64_t free_bytes(const std::filesystem::path& folder);
+
+/// A folder and the bytes wanted there.
+struct SpaceNeed {
+  std::filesystem::path folder;
+  std::uint64_t bytes = 0;
+};
+
+/// Checks that all needs can be met at once; folders on one file system are added up. Errors:
+/// `does_not_fit`, naming the path and the bytes needed and free.
+void require_free_space(std::span<const SpaceNeed> needs);
+
+/// Checks that `folder` is there and can be written to. Errors: `usage` when it is missing or no
+/// folder, `io` when it is read-only.
+void require_writable_folder(const std::filesystem::path& folder);
+
+/// Whether what is written there stays in memory (tmpfs, ramfs).
+[[nodiscard]] bool is_in_memory(const std::filesystem::path& folder);
+
+}  // namespace terrace::io

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/core/id.h"
+#include "terrace/core/log.h"
+#include "terrace/io/engine.h"
+
+namespace terrace::io {
+
+class Manifest;
+class PageChannel;
+class PageTable;
+
+/// Names a page; what it stands for is the caller's.
+using PageId = Id<struct PageTag, std::uint64_t>;
+
+/// A page to be made. `description` is kept with the store so that it explains itself: tensor name,
+/// state kind, logical range.
+struct PageSpec {
+  PageId id;
+  std::uint64_t bytes = 0;
+  std::string description;
+};
+
+/// One folder of a store; `weight` is its share of every large page, in proportion to the others
+/// (the drives' bandwidths, say).
+struct StoreFolder {
+  std::filesystem::path path;
+  double weight = 1;
+};
+
+struct PageStoreOptions {
+  /// 2: a step writes beside the committed state, and a crash costs nothing. 1: half the space, but
+  /// a crash between a page's first write and the commit loses the state of this store.
+  int extents_per_page = 2;
+  std::uint64_t run_state_bytes_max = std::uint64_t{64} << 10;
+  EngineOptions engine;
+  /// Replaces `make_engine` (tests, and memory instead of disks).
+  std::function<std::unique_ptr<Engine>(const EngineOptions&, Log&)> engine_factory;
+};
+
+struct ChannelOptions {
+  /// Pages in flight at most.
+  std::size_t pages_max = 256;
+};
+
+/// The pages of one rank on its disks, with the last committed step always intact.
+///
+/// A store is a file `pages` in each folder, with space reserved up front, and a file `manifest` in
+/// the first. Each page has two extents (A and B). A write goes to the one that is not committed;
+/// `commit` makes the data durable and then a manifest, of which there are two in turn, so that an
+/// open after a kill or a power cut at any instant finds exactly the state of the last commit. A
+/// page that was not written since keeps its extent. Every block of 256 KiB has a CRC-64, which the
+/// manifest keeps and every read verifies.
+///
+/// Large pages are cut over all folders in proportion to their weights; a page below 2 MiB lies on
+/// one.
+///
+/// Threads: thread-safe; `commit` and the accesses of one page are ordered by the caller, and
+/// `commit` and writing exclude each other. Each lane moves its pages through a channel of its own.
+class PageStore {
+ public:
+  using Channel = PageChannel;
+
+  /// Bytes that one checksum covers.
+  static constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;
+  /// Buffers start at a multiple of this, and transfers are rounded up to one.
+  static constexpr std::uint64_t kAlignment = 4096;
+
+  /// Makes an empty store, with nothing committed, in folders that exist and hold no store. Page
+  /// ids are distinct and sizes above 0. Errors: `does_not_fit`, naming the path and the bytes
+  /// needed and free, before anything is written; `io`.
+  [[nodiscard]] static std::unique_ptr<PageStore> create(std::span<const StoreFolder> folders,
+                                                         std::span<const PageSpec> pages,
+                                                         const PageStoreOptions& options, Log& log);
+  /// Opens the store whose manifest lies in the first folder, at its last commit. When one folder
+  /// is given, the others are those that the store was made with. `extents_per_page` and
+  /// `run_state_bytes_max` are the store's own. Errors: `io`, `corrupt`.
+  [[nodiscard]] static std::unique_ptr<PageStore> open(
+      std::span<const std::filesystem::path> folders, const PageStoreOptions& options, Log& log);
+  ~PageStore();
+  PageStore(const PageStore&) = delete;
+  PageStore& operator=(const PageStore&) = delete;
+
+  /// Bytes that `create` would reserve on all folders together.
+  [[nodiscard]] static std::uint64_t bytes_needed(std::span<const PageSpec> pages,
+                                                  const PageStoreOptions& options);
+
+  /// In the order of creation.
+  [[nodiscard]] std::span<const PageSpec> pages() const;
+  [[nodiscard]] bool contains(PageId id) const;
+  [[nodiscard]] int extents_per_page() const;
+
+  /// Version of the last commit; none before the first, or when a store with one extent a page was
+  /// being overwritten as its run died (`was_torn`).
+  [[nodiscard]] std::optional<Version> committed_version() const;
+  /// The commit that wrote the page's committed contents; none if it was never written.
+  [[nodiscard]] std::optional<Version> committed_version(PageId id) const;
+  [[nodiscard]] bool was_torn() const;
+  /// What the last commit was given.
+  [[nodiscard]] std::vector<std::byte> run_state() const;
+
+  /// A way to the pages for one thread. The store outlives it.
+  [[nodiscard]] std::unique_ptr<PageChannel> open_channel(const ChannelOptions& options = {});
+
+  /// Makes everything written so far the state of `version`, durably: flushes the data, then
+  /// writes and flushes the manifest with `run_state`. No write is in flight on any channel, and
+  /// `version` is above the last one. Allocates nothing. Errors: `io`; the store then still opens
+  /// at one of the two versions, never between. `usage` when the run state is too large.
+  void commit(Version version, std::span<const std::byte> run_state);
+
+  /// What the last commit spent, for metrics.
+  struct CommitTimes {
+    double flush_seconds = 0;
+    double manifest_seconds = 0;
+  };
+  [[nodiscard]] CommitTimes last_commit() const;
+  /// Bytes of pages moved by all channels since the store was made or opened.
+  [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_.load(); }
+  [[nodiscard]] std::uint64_t bytes_written() const { return bytes_written_.load(); }
+  /// What the disks' engine found it can do.
+  [[nodiscard]] Capabilities capabilities() const;
+
+ private:
+  friend class PageChannel;
+
+  PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options, Log& log);
+
+  [[nodiscard]] std::unique_ptr<Engine> new_engine(EngineOptions options) const;
+  /// Opens the data files in order, so that their ids are 0, 1, ...
+  void open_data_files(Engine& engine) const;
+  [[nodiscard]] std::filesystem::path data_path(std::size_t file) const;
+  void create_data_files(std::uint64_t identity);
+  void check_data_files();
+  /// Marks a store with one extent a page as being overwritten, before the first write after a
+  /// commit.
+  void mark_torn();
+
+  PageStoreOptions options_;
+  Log& log_;
+  std::vector<std::filesystem::path> folders_;
+  std::unique_ptr<PageTable> table_;
+  std::unique_ptr<Engine> engine_;  ///< for flushes and the manifest; under commit_mutex_
+  std::unique_ptr<Manifest> manifest_;
+  mutable std::mutex commit_mutex_;
+  CommitTimes last_commit_;
+  std::atomic<std::uint64_t> bytes_read_{0};
+  std::atomic<std::uint64_t> bytes_written_{0};
+};
+
+}  // namespace terrace::io

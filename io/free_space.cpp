@@ -1,0 +1,64 @@
+#include "terrace/io/free_space.h"
+
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+
+namespace terrace::io {
+namespace {
+
+dev_t device_of(const std::filesystem::path& folder) {
+  struct stat status {};
+  require(::stat(folder.c_str(), &status) == 0, ErrorKind::io, "cannot stat the folder {}: {}",
+          folder.string(), errno_name(errno));
+  return status.st_dev;
+}
+
+}  // namespace
+
+std::uint64_t free_bytes(const std::filesystem::path& folder) {
+  struct statvfs found {};
+  require(::statvfs(folder.c_str(), &found) == 0, ErrorKind::io,
+          "cannot ask for the free space of {}: {}", folder.string(), errno_name(errno));
+  return static_cast<std::uint64_t>(found.f_bavail) * found.f_frsize;
+}
+
+void require_free_space(std::span<const SpaceNeed> needs) {
+  std::map<dev_t, std::uint64_t> by_device;
+  for (const SpaceNeed& need : needs) {
+    const std::uint64_t needed = by_device[device_of(need.folder)] += need.bytes;
+    const std::uint64_t free = free_bytes(need.folder);
+    require(needed <= free, ErrorKind::does_not_fit,
+            "{} is too full: {} ({} bytes) are needed there, {} ({} bytes) are free; free some "
+            "space, or name another folder or several",
+            need.folder.string(), format_bytes(needed), needed, format_bytes(free), free);
+  }
+}
+
+void require_writable_folder(const std::filesystem::path& folder) {
+  std::error_code code;
+  const auto status = std::filesystem::status(folder, code);
+  require(std::filesystem::exists(status), ErrorKind::usage,
+          "the folder {} does not exist; create it, or name another", folder.string());
+  require(std::filesystem::is_directory(status), ErrorKind::usage, "{} is no folder",
+          folder.string());
+  require(::access(folder.c_str(), W_OK | X_OK) == 0, ErrorKind::io,
+          "the folder {} cannot be written to: {}; change its rights, or name another",
+          folder.string(), errno_name(errno));
+}
+
+bool is_in_memory(const std::filesystem::path& folder) {
+  struct statfs found {};
+  if (::statfs(folder.c_str(), &found) != 0) return false;
+  return found.f_type == TMPFS_MAGIC || found.f_type == RAMFS_MAGIC;
+}
+
+}  // namespace terrace::io

@@ -1,0 +1,201 @@
+#include "terrace/io/page_channel.h"
+
+#include <algorithm>
+
+#include "page_table.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/io/checksum.h"
+
+namespace terrace::io {
+namespace {
+
+constexpr std::uint64_t kBlock = PageStore::kBlockBytes;
+/// A piece is long enough to run a drive at its speed and short enough to be verified in cache.
+constexpr std::uint64_t kPieceBytes = 4 * kBlock;
+/// The token of a piece: the transfer's slot above, its first byte's place in the page below.
+constexpr int kPlaceBits = 44;
+static_assert(kPieceBytes % PageStore::kAlignment == 0);
+
+const Segment& segment_at(std::span<const Segment> segments, std::uint64_t place) {
+  const auto after = std::upper_bound(
+      segments.begin(), segments.end(), place,
+      [](std::uint64_t value, const Segment& segment) { return value < segment.begin; });
+  return *(after - 1);
+}
+
+/// The piece that starts at `place`, a place where one does.
+std::uint64_t piece_bytes(const Segment& segment, std::uint64_t place) {
+  return std::min(kPieceBytes, segment.begin + segment.bytes - place);
+}
+
+}  // namespace
+
+PageChannel::PageChannel(PageStore& store, const ChannelOptions& options)
+    : store_(store),
+      transfers_(options.pages_max),
+      waiting_(options.pages_max),
+      done_(options.pages_max) {
+  EngineOptions wanted = store.options_.engine;
+  wanted.piece_bytes = kPieceBytes;
+  // Twice what is in flight, so that the next piece is ready when one completes.
+  wanted.requests_max = 2 * static_cast<std::size_t>(wanted.depth) * store.folders_.size();
+  engine_ = store.new_engine(wanted);
+  store.open_data_files(*engine_);
+  completions_.resize(wanted.requests_max);
+  for (int i = static_cast<int>(options.pages_max); i-- > 0;) free_.push_back(i);
+}
+
+PageChannel::~PageChannel() = default;
+
+void PageChannel::register_buffers(std::span<const std::span<std::byte>> buffers) {
+  engine_->register_buffers(buffers);
+}
+
+void PageChannel::add(const Transfer& transfer, std::span<const std::byte> memory) {
+  const PageSpec& spec = store_.table_->specs()[transfer.page];
+  require(!failed_, ErrorKind::internal, "a channel is used after it failed");
+  require(!free_.empty(), ErrorKind::internal, "more than {} pages are in flight on a channel",
+          transfers_.size());
+  require(
+      memory.size() >= round_up(spec.bytes, PageStore::kAlignment) &&
+          reinterpret_cast<std::uintptr_t>(memory.data()) % PageStore::kAlignment == 0,
+      ErrorKind::internal,
+      "page {} ({}) of {} bytes needs memory at a multiple of {}, rounded up to one, but has {} "
+      "bytes at {}",
+      spec.id.value, spec.description, spec.bytes, PageStore::kAlignment, memory.size(),
+      static_cast<const void*>(memory.data()));
+  const int slot = free_.back();
+  free_.pop_back();
+  transfers_[static_cast<std::size_t>(slot)] = transfer;
+  waiting_.push(slot);
+}
+
+void PageChannel::read(PageId id, std::span<std::byte> target, std::uint64_t tag) {
+  const std::size_t page = store_.table_->index_of(id);
+  add({.kind = Operation::read,
+       .page = page,
+       .extent = store_.table_->begin_read(page),
+       .data = target.data(),
+       .tag = tag},
+      target);
+  collect(0);
+}
+
+void PageChannel::write(PageId id, std::span<const std::byte> source, std::uint64_t tag,
+                        std::span<const std::uint64_t> checksums) {
+  const std::size_t page = store_.table_->index_of(id);
+  if (store_.table_->extents() == 1) store_.mark_torn();
+  const int extent = store_.table_->begin_write(page);
+  const auto sums = store_.table_->checksums(page, extent);
+  require(checksums.empty() || checksums.size() == sums.size(), ErrorKind::internal,
+          "page {} has {} blocks, but {} checksums were given", id.value, sums.size(),
+          checksums.size());
+  std::ranges::copy(checksums, sums.begin());
+  add({.kind = Operation::write,
+       .page = page,
+       .extent = extent,
+       // The engine only reads it; its requests have one pointer for both directions.
+       .data = const_cast<std::byte*>(source.data()),
+       .tag = tag,
+       .has_checksums = !checksums.empty()},
+      source);
+  collect(0);
+}
+
+void PageChannel::pump() {
+  while (!waiting_.empty() && engine_->room() > 0) start_piece(waiting_.front());
+}
+
+void PageChannel::start_piece(int slot) {
+  Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
+  PageTable& table = *store_.table_;
+  const auto segments = table.segments_of(transfer.page);
+  const std::uint64_t place = transfer.started;
+  const Segment& segment = segment_at(segments, place);
+  const std::uint64_t bytes = piece_bytes(segment, place);
+  if (transfer.kind == Operation::write && !transfer.has_checksums) {
+    const std::uint64_t end = std::min(place + bytes, table.specs()[transfer.page].bytes);
+    const auto sums = table.checksums(transfer.page, transfer.extent);
+    for (std::uint64_t begin = place; begin < end; begin += kBlock) {
+      sums[begin / kBlock] =
+          crc64({transfer.data + begin, static_cast<std::size_t>(std::min(kBlock, end - begin))});
+    }
+  }
+  const Request request{
+      .kind = transfer.kind,
+      .file = FileId(segment.file),
+      .offset = segment.offset[static_cast<std::size_t>(transfer.extent)] + (place - segment.begin),
+      .data = transfer.data + place,
+      .size = bytes,
+      .token = static_cast<std::uint64_t>(slot) << kPlaceBits | place};
+  require(engine_->submit({&request, 1}) == 1, ErrorKind::internal, "the engine has no room");
+  transfer.started += bytes;
+  if (transfer.started >= table.specs()[transfer.page].bytes) waiting_.pop();
+}
+
+void PageChannel::settle(const Completion& completion) {
+  if (completion.error != 0) fail(completion.message);
+  const int slot = static_cast<int>(completion.token >> kPlaceBits);
+  const std::uint64_t place = completion.token & ((1ULL << kPlaceBits) - 1);
+  Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
+  PageTable& table = *store_.table_;
+  const Segment& segment = segment_at(table.segments_of(transfer.page), place);
+  const std::uint64_t bytes = piece_bytes(segment, place);
+  if (transfer.kind == Operation::read) verify(transfer, place, bytes);
+  transfer.moved += bytes;
+  if (transfer.moved < table.specs()[transfer.page].bytes) return;
+  (transfer.kind == Operation::read ? store_.bytes_read_ : store_.bytes_written_) += transfer.moved;
+  if (transfer.kind == Operation::write) table.end_write(transfer.page);
+  done_.push(slot);
+}
+
+void PageChannel::verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes) {
+  const PageSpec& spec = store_.table_->specs()[transfer.page];
+  const auto sums = store_.table_->checksums(transfer.page, transfer.extent);
+  const std::uint64_t end = std::min(begin + bytes, spec.bytes);
+  for (std::uint64_t block = begin; block < end; block += kBlock) {
+    const std::uint64_t length = std::min(kBlock, end - block);
+    const std::uint64_t found = crc64({transfer.data + block, static_cast<std::size_t>(length)});
+    const std::uint64_t expected = sums[block / kBlock];
+    if (found == expected) continue;
+    const Segment& segment = segment_at(store_.table_->segments_of(transfer.page), begin);
+    fail(fmt::format(
+        "page {} ({}) was read from {} with other bytes than were written: the {} bytes at offset "
+        "{} have the checksum {:016x}, but {:016x} was expected; the drive or its cable is faulty, "
+        "or the file was altered: resume from a checkpoint",
+        spec.id.value, spec.description,
+        store_.data_path(static_cast<std::size_t>(segment.file)).string(), length,
+        segment.offset[static_cast<std::size_t>(transfer.extent)] + (block - segment.begin), found,
+        expected));
+  }
+}
+
+void PageChannel::fail(const std::string& message) {
+  failed_ = true;
+  // Nothing may touch the callers' memory once they unwind.
+  while (engine_->in_flight() > 0) (void)engine_->wait(completions_, 1);
+  throw Error(ErrorKind::io, message, __FILE__, __LINE__);
+}
+
+void PageChannel::collect(std::size_t min) {
+  pump();
+  const std::size_t count = engine_->wait(completions_, min);
+  for (std::size_t i = 0; i < count; ++i) settle(completions_[i]);
+  if (count > 0) pump();
+}
+
+std::size_t PageChannel::wait(std::span<std::uint64_t> done_tags) {
+  require(!failed_, ErrorKind::internal, "a channel is used after it failed");
+  collect(0);
+  while (done_.empty() && in_flight() > 0) collect(1);
+  std::size_t count = 0;
+  while (count < done_tags.size() && !done_.empty()) {
+    const int slot = done_.pop();
+    done_tags[count++] = transfers_[static_cast<std::size_t>(slot)].tag;
+    free_.push_back(slot);
+  }
+  return count;
+}
+
+}  // namespace terrace::io

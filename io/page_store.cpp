@@ -1,0 +1,241 @@
+#include "terrace/io/page_store.h"
+
+#include <sys/random.h>
+
+#include <array>
+#include <cstring>
+
+#include "manifest.h"
+#include "page_table.h"
+#include "terrace/core/clock.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/io/aligned_memory.h"
+#include "terrace/io/file.h"
+#include "terrace/io/free_space.h"
+#include "terrace/io/page_channel.h"
+
+namespace terrace::io {
+namespace {
+
+constexpr const char* kDataName = "pages";
+constexpr const char* kManifestName = "manifest";
+constexpr std::uint64_t kDataMagic = 0x3150474154434552ULL;
+
+/// The first bytes of a data file: which store it is of, and which of its files.
+using DataHeader = std::array<std::uint64_t, 3>;
+
+std::uint64_t new_identity() {
+  std::uint64_t identity = 0;
+  require(::getrandom(&identity, sizeof(identity), 0) == sizeof(identity), ErrorKind::io,
+          "cannot draw a random number: {}", errno_name(errno));
+  return identity;
+}
+
+std::vector<double> weights_of(std::span<const StoreFolder> folders) {
+  std::vector<double> weights;
+  for (const StoreFolder& folder : folders) {
+    require(folder.weight > 0, ErrorKind::usage,
+            "the weight of folder {} is {}, but must be above 0", folder.path.string(),
+            folder.weight);
+    weights.push_back(folder.weight);
+  }
+  return weights;
+}
+
+}  // namespace
+
+PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options,
+                     Log& log)
+    : options_(options), log_(log), folders_(std::move(folders)) {
+  // One short queue is enough for flushes, headers and the manifest.
+  EngineOptions own = options_.engine;
+  own.depth = 8;
+  own.requests_max = 64;
+  own.sqpoll = false;
+  engine_ = new_engine(own);
+}
+
+PageStore::~PageStore() = default;
+
+std::unique_ptr<Engine> PageStore::new_engine(EngineOptions options) const {
+  options.files_max = static_cast<int>(folders_.size()) + 1;
+  return options_.engine_factory ? options_.engine_factory(options, log_)
+                                 : make_engine(options, log_);
+}
+
+std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folders,
+                                             std::span<const PageSpec> pages,
+                                             const PageStoreOptions& options, Log& log) {
+  require(!folders.empty(), ErrorKind::internal, "a page store needs a folder");
+  require(options.extents_per_page == 1 || options.extents_per_page == 2, ErrorKind::internal,
+          "a page has 1 or 2 extents, not {}", options.extents_per_page);
+  std::vector<std::filesystem::path> paths;
+  for (const StoreFolder& folder : folders) paths.push_back(folder.path);
+  const bool on_files = !options.engine_factory;
+  auto table = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
+                                           weights_of(folders), options.extents_per_page);
+  Manifest::Description description{new_identity(), options.run_state_bytes_max, paths};
+  if (on_files) {
+    std::vector<SpaceNeed> needs;
+    for (std::size_t file = 0; file < paths.size(); ++file) {
+      require_writable_folder(paths[file]);
+      needs.push_back({paths[file], table->file_bytes()[file]});
+    }
+    needs[0].bytes += Manifest::file_bytes(*table, description);
+    require_free_space(needs);
+  }
+  std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
+  store->table_ = std::move(table);
+  store->create_data_files(description.identity);
+  store->manifest_ = std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName,
+                                                std::move(description), *store->table_);
+  if (on_files) {
+    for (const auto& folder : store->folders_) sync_folder(folder);
+  }
+  return store;
+}
+
+std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path> folders,
+                                           const PageStoreOptions& options, Log& log) {
+  require(!folders.empty(), ErrorKind::internal, "a page store needs a folder");
+  std::vector<std::filesystem::path> paths(folders.begin(), folders.end());
+  {
+    // How many files there are is known only when the manifest is read.
+    PageStore probe({paths[0]}, options, log);
+    const Manifest manifest(*probe.engine_, paths[0] / kManifestName);
+    const auto& known = manifest.description().folders;
+    if (paths.size() == 1) paths.insert(paths.end(), known.begin() + 1, known.end());
+    require(paths.size() == known.size(), ErrorKind::usage,
+            "the page store in {} lies in {} folders, but {} were named", paths[0].string(),
+            known.size(), paths.size());
+  }
+  std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
+  store->open_data_files(*store->engine_);
+  store->manifest_ =
+      std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName);
+  store->table_ = store->manifest_->take_table();
+  store->check_data_files();
+  store->manifest_->restore(*store->table_);
+  return store;
+}
+
+std::uint64_t PageStore::bytes_needed(std::span<const PageSpec> pages,
+                                      const PageStoreOptions& options) {
+  const double weight = 1;
+  const PageTable table(std::vector<PageSpec>(pages.begin(), pages.end()), {&weight, 1},
+                        options.extents_per_page);
+  const Manifest::Description description{0, options.run_state_bytes_max, {"/"}};
+  return table.file_bytes()[0] + Manifest::file_bytes(table, description);
+}
+
+void PageStore::create_data_files(std::uint64_t identity) {
+  const AlignedMemory block(kAlignment);
+  for (std::size_t file = 0; file < folders_.size(); ++file) {
+    const OpenedFile opened = engine_->open(folders_[file] / kDataName,
+                                            {.create = true, .bytes = table_->file_bytes()[file]});
+    const DataHeader header = {kDataMagic, identity, file};
+    std::memset(block.data(), 0, block.size());
+    std::memcpy(block.data(), header.data(), sizeof(header));
+    transfer(*engine_, {Operation::write, opened.id, 0, block.data(), block.size(), 0});
+    transfer(*engine_, {.kind = Operation::flush, .file = opened.id});
+  }
+}
+
+std::filesystem::path PageStore::data_path(std::size_t file) const {
+  return folders_[file] / kDataName;
+}
+
+void PageStore::open_data_files(Engine& engine) const {
+  for (std::size_t file = 0; file < folders_.size(); ++file) engine.open(data_path(file), {});
+}
+
+void PageStore::check_data_files() {
+  const AlignedMemory block(kAlignment);
+  for (std::size_t file = 0; file < folders_.size(); ++file) {
+    transfer(*engine_,
+             {Operation::read, FileId(static_cast<int>(file)), 0, block.data(), block.size(), 0});
+    DataHeader header;
+    std::memcpy(header.data(), block.data(), sizeof(header));
+    require(header == DataHeader{kDataMagic, manifest_->description().identity, file},
+            ErrorKind::corrupt,
+            "{} is not file {} of the page store whose manifest is {}; name the folders that the "
+            "store was made with, in that order",
+            data_path(file).string(), file, (folders_[0] / kManifestName).string());
+  }
+}
+
+std::span<const PageSpec> PageStore::pages() const { return table_->specs(); }
+bool PageStore::contains(PageId id) const { return table_->find(id).has_value(); }
+int PageStore::extents_per_page() const { return table_->extents(); }
+
+std::optional<Version> PageStore::committed_version() const {
+  const std::scoped_lock lock(commit_mutex_);
+  return manifest_->version();
+}
+
+std::optional<Version> PageStore::committed_version(PageId id) const {
+  const PageTable::Committed committed = table_->committed(table_->index_of(id));
+  return committed.extent < 0 ? std::nullopt : std::optional(committed.version);
+}
+
+bool PageStore::was_torn() const {
+  const std::scoped_lock lock(commit_mutex_);
+  return manifest_->torn() && !table_->has_uncommitted();
+}
+
+std::vector<std::byte> PageStore::run_state() const {
+  const std::scoped_lock lock(commit_mutex_);
+  return {manifest_->run_state().begin(), manifest_->run_state().end()};
+}
+
+std::unique_ptr<PageChannel> PageStore::open_channel(const ChannelOptions& options) {
+  return std::make_unique<PageChannel>(*this, options);
+}
+
+void PageStore::mark_torn() {
+  const std::scoped_lock lock(commit_mutex_);
+  if (!manifest_->torn()) manifest_->write_torn(*table_);
+}
+
+void PageStore::commit(Version version, std::span<const std::byte> run_state) {
+  const std::scoped_lock lock(commit_mutex_);
+  const auto last = manifest_->version();
+  require(!last || version > *last, ErrorKind::internal,
+          "version {} is to be committed after version {}", version.value, last ? last->value : 0);
+  table_->begin_commit();
+  try {
+    const std::int64_t start_us = now_us();
+    std::array<Completion, 16> done;
+    for (std::size_t file = 0; file < folders_.size(); ++file) {
+      const Request flush{.kind = Operation::flush, .file = FileId(static_cast<int>(file))};
+      require(engine_->submit({&flush, 1}) == 1, ErrorKind::internal, "too many folders");
+    }
+    while (engine_->in_flight() > 0) {
+      const std::size_t count = engine_->wait(done, 1);
+      for (std::size_t i = 0; i < count; ++i) {
+        require(done[i].error == 0, ErrorKind::io, "{}", done[i].message);
+      }
+    }
+    last_commit_.flush_seconds = seconds_since(start_us);
+    const std::int64_t flushed_us = now_us();
+    manifest_->write(*table_, version, run_state);
+    last_commit_.manifest_seconds = seconds_since(flushed_us);
+  } catch (...) {
+    table_->end_commit(std::nullopt);
+    throw;
+  }
+  table_->end_commit(version);
+}
+
+PageStore::CommitTimes PageStore::last_commit() const {
+  const std::scoped_lock lock(commit_mutex_);
+  return last_commit_;
+}
+
+Capabilities PageStore::capabilities() const {
+  const std::scoped_lock lock(commit_mutex_);
+  return engine_->capabilities();
+}
+
+}  // namespace terrace::io
