@@ -15,6 +15,20 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(1, whole));
 }
 
+/// The share of the warm-up's rise that is done.
+double share_risen(const LearningRateSchedule& schedule, std::int64_t updates_done) {
+  if (schedule.warmup_shape == WarmupShape::linear) {
+    return ratio(updates_done, schedule.warmup_updates);
+  }
+  return std::log(static_cast<double>(updates_done + 1)) /
+         std::log(static_cast<double>(std::max<std::int64_t>(2, schedule.warmup_updates)));
+}
+
+/// The rate when `share` (1 to 0) of the fall is still to come.
+double fallen_to(const LearningRateSchedule& schedule, double share) {
+  return schedule.peak * (schedule.end_ratio + (1 - schedule.end_ratio) * share);
+}
+
 }  // namespace
 
 std::string_view name_of(ScheduleType type) {
@@ -40,15 +54,17 @@ std::optional<ScheduleType> schedule_type_named(std::string_view name) {
 
 double LearningRateSchedule::rate(std::int64_t updates_done) const {
   if (type == ScheduleType::constant) return peak;
-  if (updates_done < warmup_updates) return peak * ratio(updates_done, warmup_updates);
+  if (updates_done < warmup_updates) {
+    return warmup_start + (peak - warmup_start) * share_risen(*this, updates_done);
+  }
   const std::int64_t span = total_updates - warmup_updates;
   switch (type) {
     case ScheduleType::linear:
-      return peak * std::max(0.0, ratio(total_updates - updates_done, span));
+      return fallen_to(*this, std::max(0.0, ratio(total_updates - updates_done, span)));
     case ScheduleType::cosine: {
       // Past the end the cosine would rise again.
       const double progress = std::min(1.0, ratio(updates_done - warmup_updates, span));
-      return peak * std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+      return fallen_to(*this, std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress))));
     }
     default:
       return peak;

@@ -168,7 +168,7 @@ TEST(Precedence, options_of_one_meaning_override_or_contradict_each_other) {
 TEST(Set, reads_values_as_flags_do_and_refuses_unknown_keys) {
   const Settings settings =
       parse({"--set", "optimizer.params.betas=[0.8, 0.99]", "aio.block_size=2MiB"}).settings;
-  EXPECT_THAT(settings.optimizer.betas, ElementsAre(0.8, 0.99));
+  EXPECT_THAT(*settings.optimizer.betas, ElementsAre(0.8, 0.99));
   EXPECT_EQ(settings.placement.block_bytes, 2U << 20);
   EXPECT_THAT(flag_error({"--set", "optimizer.params.le=1"}), HasSubstr("\"lr\""));
   EXPECT_THAT(flag_error({"--set", "seed"}), HasSubstr("KEY=VALUE"));

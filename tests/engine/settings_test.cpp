@@ -111,7 +111,7 @@ TEST(EffectiveJson, is_read_back_to_the_same_settings) {
   EXPECT_EQ(again.settings.numerics.dtype, DType::f16);
   EXPECT_EQ(again.settings.placement.disk->percent, 80);
   EXPECT_EQ(again.settings.output.trace_steps.last, 8);
-  EXPECT_EQ(again.settings.optimizer.betas[1], 0.95);
+  EXPECT_EQ((*again.settings.optimizer.betas)[1], 0.95);
 }
 
 TEST(EffectiveJson, holds_every_default_under_its_key) {

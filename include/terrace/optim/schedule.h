@@ -13,14 +13,21 @@ enum class ScheduleType : std::uint8_t { linear, cosine, constant, constant_with
 [[nodiscard]] std::string_view name_of(ScheduleType type);
 [[nodiscard]] std::optional<ScheduleType> schedule_type_named(std::string_view name);
 
+/// How the rate rises: in proportion to the updates done u, or as log(u + 1) / log(warm-up), which
+/// is the default of DeepSpeed's WarmupLR and its relatives.
+enum class WarmupShape : std::uint8_t { linear, logarithmic };
+
 /// The learning rate as a function of the updates that are done, as the Hugging Face Trainer has
-/// it: a linear rise from 0 over the warm-up, then a fall to 0 at `total_updates` along a line or
-/// half a cosine, or no fall. `constant` knows no warm-up.
+/// it: a rise from `warmup_start` over the warm-up, then a fall to `end_ratio` of the peak at
+/// `total_updates` along a line or half a cosine, or no fall. `constant` knows no warm-up.
 struct LearningRateSchedule {
   ScheduleType type = ScheduleType::linear;
   double peak = 5e-5;
   std::int64_t warmup_updates = 0;
   std::int64_t total_updates = 0;
+  WarmupShape warmup_shape = WarmupShape::linear;
+  double warmup_start = 0;  ///< the rate before the first update
+  double end_ratio = 0;     ///< the fall ends at this share of the peak
 
   /// The rate of the update that follows `updates_done` (>= 0) others; skipped steps are none.
   [[nodiscard]] double rate(std::int64_t updates_done) const;
