@@ -43,6 +43,15 @@ std::vector<double> weights_of(std::span<const StoreFolder> folders) {
   return weights;
 }
 
+void require_space(std::span<const std::filesystem::path> folders,
+                   std::span<const std::uint64_t> file_bytes, std::uint64_t manifest_bytes) {
+  std::vector<SpaceNeed> needs;
+  for (std::size_t file = 0; file < folders.size(); ++file) {
+    needs.push_back({folders[file], file_bytes[file] + (file == 0 ? manifest_bytes : 0)});
+  }
+  require_free_space(needs);
+}
+
 }  // namespace
 
 PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options,
@@ -73,17 +82,17 @@ std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folder
   std::vector<std::filesystem::path> paths;
   for (const StoreFolder& folder : folders) paths.push_back(folder.path);
   const bool on_files = !options.engine_factory;
+  const std::vector<double> weights = weights_of(folders);
+  if (on_files) {
+    // Before the table, whose own memory a size that was mistyped could exhaust.
+    for (const auto& path : paths) require_writable_folder(path);
+    require_space(paths, data_file_bytes(pages, weights, options.extents_per_page), 0);
+  }
   auto table = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
-                                           weights_of(folders), options.extents_per_page);
+                                           weights, options.extents_per_page);
   Manifest::Description description{new_identity(), options.run_state_bytes_max, paths};
   if (on_files) {
-    std::vector<SpaceNeed> needs;
-    for (std::size_t file = 0; file < paths.size(); ++file) {
-      require_writable_folder(paths[file]);
-      needs.push_back({paths[file], table->file_bytes()[file]});
-    }
-    needs[0].bytes += Manifest::file_bytes(*table, description);
-    require_free_space(needs);
+    require_space(paths, table->file_bytes(), Manifest::file_bytes(*table, description));
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   store->table_ = std::move(table);

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/core/unique_handle.h"
+
+namespace terrace::io {
+
+enum class RunLiveness : std::uint8_t {
+  live,     ///< its process holds the lock, or exists on this host
+  dead,     ///< its process is gone
+  unknown,  ///< made on another host, and its lock is not held: only its user can know
+};
+
+/// "live", "dead" or "unknown".
+[[nodiscard]] std::string_view name_of(RunLiveness liveness);
+
+/// What a run's folder says of itself.
+struct RunRecord {
+  std::filesystem::path path;  ///< this folder
+  std::string owner;           ///< what the run is, in its own words (see `RunFolder::create`)
+  std::string host;
+  std::int64_t pid = 0;
+  std::string since;  ///< UTC
+  /// This folder and its siblings on other drives, in order; the page store's manifest lies in the
+  /// first.
+  std::vector<std::filesystem::path> folders;
+  std::uint64_t bytes = 0;  ///< that this folder takes on its disk
+  RunLiveness liveness = RunLiveness::unknown;
+};
+
+/// The folders below `base` that runs made and have not removed. Errors: `usage` when there is no
+/// such folder, `io`.
+[[nodiscard]] std::vector<RunRecord> list_run_folders(const std::filesystem::path& base);
+
+/// Removes a dead run's folder with its siblings, or an `unknown` one when `force` says that its
+/// user knows. Returns the bytes that are free again. Errors: `usage` when it is not dead; `io`.
+std::uint64_t remove_run_folder(const RunRecord& record, bool force = false);
+
+struct RunFolderOptions {
+  /// What the run is: it finds its folder again by this, as "rank 0 of /home/me/output".
+  std::string owner;
+  /// Go on below a tmpfs, where "disk" is memory.
+  bool allow_memory = false;
+};
+
+/// A run's own sub-folder on each of its drives, under a lock that is held as long as this object
+/// lives and that the kernel lets go when the process dies, however it dies. Destruction leaves the
+/// files: a dead or interrupted run's store can be adopted. Single-owner.
+class RunFolder {
+ public:
+  /// Makes a sub-folder in each of `bases`. Errors: `usage` when a base is missing or lies in
+  /// memory, `io` when it is read-only.
+  [[nodiscard]] static RunFolder create(std::span<const std::filesystem::path> bases,
+                                        const RunFolderOptions& options);
+  /// Takes over a dead run's folders. Errors: `usage` when the run is live or a folder is gone.
+  [[nodiscard]] static RunFolder adopt(const RunRecord& record, const RunFolderOptions& options);
+  /// The newest folder below the first of `bases` that `owner` left and that is not live.
+  [[nodiscard]] static std::optional<RunRecord> find(std::span<const std::filesystem::path> bases,
+                                                     std::string_view owner);
+
+  /// One a base, in their order.
+  [[nodiscard]] std::span<const std::filesystem::path> paths() const { return paths_; }
+
+  /// Deletes the folders with all they hold: the run is finished. Errors: `io`.
+  void remove();
+
+ private:
+  RunFolder() = default;
+  void lock(const RunFolderOptions& options);
+
+  std::vector<std::filesystem::path> paths_;
+  std::vector<FileDescriptor> locks_;
+};
+
+}  // namespace terrace::io

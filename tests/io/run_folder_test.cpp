@@ -1,0 +1,176 @@
+#include "terrace/io/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "io/temporary_folder.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/io/free_space.h"
+#include "terrace/io/page_store.h"
+
+namespace terrace::io {
+namespace {
+
+using terrace::testing::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Runs `body` in a child that then waits to be killed.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& body) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      body();
+      (void)!::write(ends[1], "x", 1);
+      while (true) ::pause();
+    }
+    char ready = 0;
+    ::close(ends[1]);
+    if (::read(ends[0], &ready, 1) != 1) throw std::runtime_error("the child failed");
+    ::close(ends[0]);
+  }
+  ~Child() { kill(); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+template <class F>
+Error error_of(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return {ErrorKind::internal, "", "", 0};
+}
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (is_in_memory(folder_.path())) GTEST_SKIP() << "the working folder lies in memory";
+    for (const char* name : {"a", "b"}) {
+      std::filesystem::create_directory(folder_ / name);
+      bases_.push_back(folder_ / name);
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::vector<std::filesystem::path> bases_;
+};
+
+TEST_F(RunFolderTest, a_live_run_is_listed_and_never_touched) {
+  Child child([&] {
+    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "rank 0 of /out"}));
+    std::ofstream(run->paths()[1] / "pages") << "state";
+  });
+  for (const auto& base : bases_) {
+    const auto records = list_run_folders(base);
+    ASSERT_EQ(records.size(), 1U);
+    EXPECT_EQ(records[0].liveness, RunLiveness::live);
+    EXPECT_EQ(records[0].owner, "rank 0 of /out");
+    EXPECT_EQ(error_of([&] { remove_run_folder(records[0], true); }).kind(), ErrorKind::usage);
+    EXPECT_THAT(error_of([&] { (void)RunFolder::adopt(records[0], {}); }).what(),
+                HasSubstr("is in use"));
+    EXPECT_TRUE(std::filesystem::exists(records[0].path));
+  }
+  EXPECT_FALSE(RunFolder::find(bases_, "rank 0 of /out"));
+}
+
+TEST_F(RunFolderTest, what_a_killed_run_left_is_found_and_cleaned_on_all_drives) {
+  Child child([&] {
+    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "me"}));
+    std::ofstream(run->paths()[1] / "pages") << std::string(100'000, 'x');
+  });
+  child.kill();
+  const auto other = RunFolder::create(bases_, {.owner = "other"});
+  const auto found = RunFolder::find(bases_, "me");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->liveness, RunLiveness::dead);
+  EXPECT_EQ(found->folders.size(), 2U);
+  EXPECT_GE(remove_run_folder(*found), 100'000U);
+  for (const auto& base : bases_) {
+    const auto records = list_run_folders(base);
+    ASSERT_EQ(records.size(), 1U);
+    EXPECT_EQ(records[0].owner, "other");
+  }
+}
+
+TEST_F(RunFolderTest, a_dead_run_is_adopted_once) {
+  Child child([&] { new RunFolder(RunFolder::create(bases_, {.owner = "me"})); });
+  child.kill();
+  const auto found = RunFolder::find(bases_, "me");
+  ASSERT_TRUE(found);
+  auto adopted = RunFolder::adopt(*found, {.owner = "me"});
+  EXPECT_EQ(adopted.paths()[0], found->path);
+  EXPECT_EQ(adopted.paths().size(), 2U);
+  EXPECT_EQ(list_run_folders(bases_[1])[0].liveness, RunLiveness::live);
+  EXPECT_THROW((void)RunFolder::adopt(*found, {}), Error);
+  adopted.remove();
+  EXPECT_TRUE(list_run_folders(bases_[0]).empty());
+  EXPECT_TRUE(list_run_folders(bases_[1]).empty());
+}
+
+TEST_F(RunFolderTest, another_hosts_folder_is_unknown_until_its_user_says_so) {
+  { const auto run = RunFolder::create(bases_, {.owner = "me"}); }
+  RunRecord record = list_run_folders(bases_[0])[0];
+  std::ofstream(record.path / "lock") << "owner me\nhost elsewhere\npid 1\nstart 1@x\nsince now\n";
+  record = list_run_folders(bases_[0])[0];
+  EXPECT_EQ(record.liveness, RunLiveness::unknown);
+  EXPECT_THROW(remove_run_folder(record), Error);
+  remove_run_folder(record, true);
+  EXPECT_TRUE(list_run_folders(bases_[0]).empty());
+}
+
+TEST_F(RunFolderTest, bad_places_are_refused_in_a_sentence) {
+  const std::filesystem::path missing[] = {folder_ / "none"};
+  const Error none = error_of([&] { (void)RunFolder::create(missing, {}); });
+  EXPECT_EQ(none.kind(), ErrorKind::usage);
+  EXPECT_THAT(none.what(), AllOf(HasSubstr("none does not exist"), HasSubstr("create it")));
+  if (is_in_memory("/dev/shm")) {
+    const std::filesystem::path memory[] = {"/dev/shm"};
+    const Error error = error_of([&] { (void)RunFolder::create(memory, {}); });
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_THAT(error.what(), HasSubstr("tmpfs"));
+    RunFolder::create(memory, {.owner = "", .allow_memory = true}).remove();
+  }
+  if (::geteuid() != 0) {
+    std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_read);
+    EXPECT_EQ(error_of([&] { (void)RunFolder::create(bases_, {}); }).kind(), ErrorKind::io);
+    std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_all);
+  }
+}
+
+TEST_F(RunFolderTest, a_store_that_does_not_fit_says_so_before_it_writes) {
+  Log log([](LogLevel, std::string_view) {});
+  const std::vector<PageSpec> pages = {{PageId(1), std::uint64_t{1} << 60, "huge"}};
+  const StoreFolder folders[] = {{bases_[0], 1}};
+  const Error error =
+      error_of([&] { (void)PageStore::create(folders, pages, PageStoreOptions{}, log); });
+  EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr(bases_[0].string()), HasSubstr("are needed"),
+                                  HasSubstr(std::to_string(std::uint64_t{2} << 60).substr(0, 8)),
+                                  HasSubstr("are free")));
+  EXPECT_TRUE(std::filesystem::is_empty(bases_[0]));
+}
+
+}  // namespace
+}  // namespace terrace::io
