@@ -7,6 +7,7 @@ find_dependency(fmt)
 find_dependency(TBB)
 find_dependency(nlohmann_json 3.9)
 find_dependency(dnnl)
+find_dependency(OpenMP COMPONENTS CXX)  # oneDNN's threads, whose number is set
 find_dependency(PkgConfig)
 foreach(terrace_module hwloc=hwloc uring=liburing isal=libisal hwy=libhwy)
   string(REGEX MATCH "^(.*)=(.*)$" terrace_ignored ${terrace_module})
