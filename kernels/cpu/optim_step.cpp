@@ -98,6 +98,11 @@ HWY_INLINE FloatV moved_towards(FloatV m, FloatV g, float weight) {
   return hn::Add(m, hn::Mul(hn::Set(Floats(), weight), hn::Sub(g, m)));
 }
 
+/// p - (decay * p + update)
+HWY_INLINE FloatV decayed_and_moved(FloatV p, float decay, FloatV update) {
+  return hn::Sub(p, hn::Add(hn::Mul(hn::Set(Floats(), decay), p), update));
+}
+
 template <UpdateRule kRule>
 HWY_INLINE void apply(const Coefficients& c, Lanes& x) {
   const Floats d;
@@ -116,7 +121,7 @@ HWY_INLINE void apply(const Coefficients& c, Lanes& x) {
     const FloatV zero = hn::Zero(d);
     const FloatV update = hn::Sub(hn::IfThenElseZero(hn::Gt(direction, zero), step_size),
                                   hn::IfThenElseZero(hn::Lt(direction, zero), step_size));
-    x.master = hn::Sub(hn::Mul(x.master, hn::Set(d, c.decay)), update);
+    x.master = decayed_and_moved(x.master, c.decay, update);
     x.exp_avg = moved_towards(x.exp_avg, g, c.one_minus_beta2);
   } else {
     x.exp_avg = moved_towards(x.exp_avg, g, c.one_minus_beta1);
@@ -124,7 +129,7 @@ HWY_INLINE void apply(const Coefficients& c, Lanes& x) {
     x.exp_avg_sq = hn::Add(hn::Mul(hn::Set(d, c.beta2), x.exp_avg_sq), hn::Mul(weighted, g));
     const FloatV root = hn::Mul(hn::Sqrt(x.exp_avg_sq), hn::Set(d, c.inverse_root_bias2));
     const FloatV update = hn::Div(hn::Mul(step_size, x.exp_avg), hn::Add(root, eps));
-    x.master = hn::Sub(hn::Mul(x.master, hn::Set(d, c.decay)), update);
+    x.master = decayed_and_moved(x.master, c.decay, update);
   }
 }
 

@@ -66,7 +66,7 @@ kernels::Coefficients Optimizer::coefficients(const StepScalars& scalars) const 
   kernels::Coefficients c;
   c.gradient_scale = rounded(scalars.gradient_scale);
   c.l2 = decoupled ? 0 : rounded(scalars.weight_decay);
-  c.decay = decoupled ? rounded(1 - rate * scalars.weight_decay) : 1;
+  c.decay = decoupled ? rounded(rate * scalars.weight_decay) : 0;
   c.one_minus_beta1 = rounded(1 - options_.beta1);
   c.beta2 = rounded(options_.beta2);
   c.one_minus_beta2 = rounded(1 - options_.beta2);

@@ -69,7 +69,7 @@ inline void apply(UpdateRule rule, const Coefficients& c, float gradient, Elemen
       x.m = x.m + c.one_minus_beta1 * (g - x.m);
       x.v = c.beta2 * x.v + (c.one_minus_beta2 * g) * g;
       const float denominator = std::sqrt(x.v) * c.inverse_root_bias2 + c.eps;
-      x.p = x.p * c.decay - c.step_size * x.m / denominator;
+      x.p = x.p - (c.decay * x.p + c.step_size * x.m / denominator);
       return;
     }
     case UpdateRule::adagrad:
@@ -80,7 +80,7 @@ inline void apply(UpdateRule rule, const Coefficients& c, float gradient, Elemen
     case UpdateRule::lion: {
       const float direction = x.m + c.one_minus_beta1 * (g - x.m);
       const float sign = direction > 0 ? 1.0F : direction < 0 ? -1.0F : 0.0F;
-      x.p = x.p * c.decay - c.step_size * sign;
+      x.p = x.p - (c.decay * x.p + c.step_size * sign);
       x.m = x.m + c.one_minus_beta2 * (g - x.m);
       return;
     }

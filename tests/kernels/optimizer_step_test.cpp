@@ -21,7 +21,7 @@ Coefficients some_coefficients(UpdateRule rule) {
   Coefficients c;
   c.gradient_scale = 0.371F;
   c.l2 = rule == UpdateRule::adam || rule == UpdateRule::adagrad ? 0.02F : 0.0F;
-  c.decay = rule == UpdateRule::adamw || rule == UpdateRule::lion ? 0.9991F : 1.0F;
+  c.decay = rule == UpdateRule::adamw || rule == UpdateRule::lion ? 9e-4F : 0.0F;
   c.one_minus_beta1 = 0.1F;
   c.beta2 = 0.999F;
   c.one_minus_beta2 = 0.001F;

@@ -11,7 +11,7 @@ namespace terrace::kernels {
 namespace {
 
 /// Sends FP32 patterns through both implementations of the split: `split_float`, and a step of the
-/// vector kernel that changes nothing (no gradient, no decay, a step size of 0).
+/// vector kernel that changes nothing (no gradient, no decay).
 class RoundTrip {
  public:
   explicit RoundTrip(std::size_t count)
@@ -34,9 +34,9 @@ class RoundTrip {
     const auto moments = std::as_writable_bytes(std::span(moments_));
     ChunkViews chunk;
     chunk.count = static_cast<std::int64_t>(patterns_.size());
-    chunk.source = {remainder, moments, {}, parameter, std::as_bytes(std::span(gradient_))};
-    chunk.target = {remainder, moments, {}, parameter};
-    optimizer_step(workers_, UpdateRule::lion, {MasterFormat::split}, chunk, no_change_, target);
+    chunk.source = {remainder, {}, moments, parameter, std::as_bytes(std::span(gradient_))};
+    chunk.target = {remainder, {}, moments, parameter};
+    optimizer_step(workers_, UpdateRule::adagrad, {MasterFormat::split}, chunk, no_change_, target);
     for (std::size_t i = 0; i < patterns_.size(); ++i) {
       if (!is_kept(patterns_[i], join_float({parameter_[i], remainder_[i]}))) return false;
     }
