@@ -52,8 +52,8 @@ void PageChannel::register_buffers(std::span<const std::span<std::byte>> buffers
   engine_->register_buffers(buffers);
 }
 
-void PageChannel::add(const Transfer& transfer, std::span<const std::byte> memory) {
-  const PageSpec& spec = store_.table_->specs()[transfer.page];
+void PageChannel::check(std::size_t page, std::span<const std::byte> memory) const {
+  const PageSpec& spec = store_.table_->specs()[page];
   require(!failed_, ErrorKind::internal, "a channel is used after it failed");
   require(!free_.empty(), ErrorKind::internal, "more than {} pages are in flight on a channel",
           transfers_.size());
@@ -65,26 +65,30 @@ void PageChannel::add(const Transfer& transfer, std::span<const std::byte> memor
       "bytes at {}",
       spec.id.value, spec.description, spec.bytes, PageStore::kAlignment, memory.size(),
       static_cast<const void*>(memory.data()));
+}
+
+void PageChannel::add(const Transfer& transfer) {
   const int slot = free_.back();
   free_.pop_back();
   transfers_[static_cast<std::size_t>(slot)] = transfer;
   waiting_.push(slot);
+  collect(0);
 }
 
 void PageChannel::read(PageId id, std::span<std::byte> target, std::uint64_t tag) {
   const std::size_t page = store_.table_->index_of(id);
+  check(page, target);
   add({.kind = Operation::read,
        .page = page,
        .extent = store_.table_->begin_read(page),
        .data = target.data(),
-       .tag = tag},
-      target);
-  collect(0);
+       .tag = tag});
 }
 
 void PageChannel::write(PageId id, std::span<const std::byte> source, std::uint64_t tag,
                         std::span<const std::uint64_t> checksums) {
   const std::size_t page = store_.table_->index_of(id);
+  check(page, source);
   if (store_.table_->extents() == 1) store_.mark_torn();
   const int extent = store_.table_->begin_write(page);
   const auto sums = store_.table_->checksums(page, extent);
@@ -98,9 +102,7 @@ void PageChannel::write(PageId id, std::span<const std::byte> source, std::uint6
        // The engine only reads it; its requests have one pointer for both directions.
        .data = const_cast<std::byte*>(source.data()),
        .tag = tag,
-       .has_checksums = !checksums.empty()},
-      source);
-  collect(0);
+       .has_checksums = !checksums.empty()});
 }
 
 void PageChannel::pump() {

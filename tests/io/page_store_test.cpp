@@ -9,18 +9,19 @@
 #include <vector>
 
 #include "io/page_contents.h"
+#include "io/store_on_memory.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/aligned_memory.h"
 #include "terrace/io/checksum.h"
-#include "terrace/io/memory_disk.h"
 #include "terrace/io/page_channel.h"
 
 namespace terrace::io {
 namespace {
 
 using terrace::testing::fill_page;
+using terrace::testing::on_memory;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -45,15 +46,6 @@ struct Subject {
   std::string name;
   std::function<PageStoreOptions()> options;
 };
-
-PageStoreOptions on_memory(const MemoryDiskOptions& disk) {
-  PageStoreOptions options;
-  options.engine_factory = [disk = std::make_shared<MemoryDisk>(disk)](const EngineOptions& engine,
-                                                                       Log& log) {
-    return std::make_unique<Engine>(make_memory_driver(disk), engine, log);
-  };
-  return options;
-}
 
 class PageStoreTest : public ::testing::TestWithParam<Subject> {
  protected:
@@ -255,32 +247,44 @@ TEST_P(PageStoreTest, misuse_is_refused) {
   EXPECT_THROW(channel->read(id, memory.span(), 0), Error);               // never written
   EXPECT_THROW(channel->read(PageId(1), memory.span(), 0), Error);        // no such page
   EXPECT_THROW(channel->write(id, memory.span().first(4097), 0), Error);  // too short
-  EXPECT_THROW(store->commit(Version(1), {}), Error);                     // its write never ended
+  const AlignedMemory source(kSizes[8]);
+  fill_page(source.span(), 1, 1);
+  channel->write(specs()[8].id, source.span(), 0);
+  EXPECT_THROW(store->commit(Version(1), {}), Error);                    // a write is in flight
+  EXPECT_THROW(channel->write(specs()[8].id, source.span(), 0), Error);  // of the same page
+  finish(*channel);
+  store->commit(Version(1), {});
+  EXPECT_THROW(store->commit(Version(1), {}), Error);  // not above the last version
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, PageStoreTest,
-                         ::testing::Values(Subject{"uring", [] { return PageStoreOptions{}; }},
-                                           Subject{"threads",
-                                                   [] {
-                                                     PageStoreOptions options;
-                                                     options.engine.driver = DriverKind::threads;
-                                                     return options;
-                                                   }},
-                                           Subject{"page_cache",
-                                                   [] {
-                                                     PageStoreOptions options;
-                                                     options.engine.direct = false;
-                                                     return options;
-                                                   }},
-                                           Subject{"memory", [] { return on_memory({}); }},
-                                           Subject{"memory_short_and_slow",
-                                                   [] {
-                                                     return on_memory({.seed = 5,
-                                                                       .short_probability = 0.3,
-                                                                       .passing_probability = 0.1,
-                                                                       .delay_max = 4});
-                                                   }}),
-                         [](const auto& subject) { return subject.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Engines, PageStoreTest,
+    ::testing::Values(Subject{"uring", [] { return PageStoreOptions{}; }},
+                      Subject{"threads",
+                              [] {
+                                PageStoreOptions options;
+                                options.engine.driver = DriverKind::threads;
+                                return options;
+                              }},
+                      Subject{"page_cache",
+                              [] {
+                                PageStoreOptions options;
+                                options.engine.direct = false;
+                                return options;
+                              }},
+                      Subject{"memory",
+                              [] {
+                                return on_memory(std::make_shared<MemoryDisk>(MemoryDiskOptions{}));
+                              }},
+                      Subject{"memory_short_and_slow",
+                              [] {
+                                return on_memory(std::make_shared<MemoryDisk>(
+                                    MemoryDiskOptions{.seed = 5,
+                                                      .short_probability = 0.3,
+                                                      .passing_probability = 0.1,
+                                                      .delay_max = 4}));
+                              }}),
+    [](const auto& subject) { return subject.param.name; });
 
 }  // namespace
 }  // namespace terrace::io

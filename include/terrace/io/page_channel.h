@@ -71,7 +71,8 @@ class PageChannel {
     std::uint64_t moved = 0;    ///< bytes complete
   };
 
-  void add(const Transfer& transfer, std::span<const std::byte> memory);
+  void check(std::size_t page, std::span<const std::byte> memory) const;
+  void add(const Transfer& transfer);
   /// Gives the engine what it has room for; computes a piece's checksums just before.
   void pump();
   void start_piece(int slot);
