@@ -14,15 +14,15 @@ std::int64_t align(std::int64_t elements, std::int64_t unit) {
 
 }  // namespace
 
-Layout::Layout(const model::Model& model, int world_size, bool decay_all)
+Layout::Layout(const ModelShape& model, int world_size, bool decay_all)
     : world_size_(world_size),
-      flats_of_unit_(model.units().size()),
-      places_(model.parameters().size()) {
-  std::vector<int> uses(model.parameters().size(), 0);
-  for (const model::UnitSpec& unit : model.units()) {
-    for (const int parameter : unit.parameters) ++uses[static_cast<std::size_t>(parameter)];
+      flats_of_unit_(model.units.size()),
+      places_(model.parameters.size()) {
+  std::vector<int> uses(model.parameters.size(), 0);
+  for (const std::vector<int>& unit : model.units) {
+    for (const int parameter : unit) ++uses[static_cast<std::size_t>(parameter)];
   }
-  std::vector<bool> placed(model.parameters().size(), false);
+  std::vector<bool> placed(model.parameters.size(), false);
 
   auto add_flat = [&](int unit, bool decayed, bool tied, std::span<const int> parameters) {
     if (parameters.empty()) return;
@@ -34,7 +34,7 @@ Layout::Layout(const model::Model& model, int world_size, bool decay_all)
     std::int64_t next = 0;
     for (const int parameter : parameters) {
       const auto index = static_cast<std::size_t>(parameter);
-      const Range range{next, model.parameters()[index].elements()};
+      const Range range{next, model.parameters[index].elements};
       flat.tensors.push_back({parameter, range});
       places_[index] = {flat.id, range};
       placed[index] = true;
@@ -44,12 +44,12 @@ Layout::Layout(const model::Model& model, int world_size, bool decay_all)
     flats_.push_back(std::move(flat));
   };
 
-  for (std::size_t u = 0; u < model.units().size(); ++u) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
     std::vector<int> groups[2];  // not decayed, decayed
-    for (const int parameter : model.units()[u].parameters) {
+    for (const int parameter : model.units[u]) {
       const auto index = static_cast<std::size_t>(parameter);
       if (placed[index]) continue;
-      const bool decayed = decay_all || model.parameters()[index].is_matrix;
+      const bool decayed = decay_all || model.parameters[index].is_matrix;
       if (uses[index] > 1) {
         add_flat(static_cast<int>(u), decayed, true, std::span(&parameter, 1));
       } else {
@@ -59,9 +59,9 @@ Layout::Layout(const model::Model& model, int world_size, bool decay_all)
     add_flat(static_cast<int>(u), true, false, groups[1]);
     add_flat(static_cast<int>(u), false, false, groups[0]);
   }
-  for (std::size_t u = 0; u < model.units().size(); ++u) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
     std::vector<int>& flats = flats_of_unit_[u];
-    for (const int parameter : model.units()[u].parameters) flats.push_back(place(parameter).flat);
+    for (const int parameter : model.units[u]) flats.push_back(place(parameter).flat);
     std::ranges::sort(flats);
     flats.erase(std::ranges::unique(flats).begin(), flats.end());
   }

@@ -4,8 +4,6 @@
 #include <span>
 #include <vector>
 
-#include "terrace/model/model.h"
-
 // Pure arithmetic: which element of which flat parameter belongs to which tensor and which rank.
 
 namespace terrace::shard {
@@ -22,9 +20,32 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
+/// What a layout needs to know of a model.
+struct ModelShape {
+  struct Parameter {
+    std::int64_t elements = 0;
+    bool is_matrix = false;
+  };
+  std::vector<Parameter> parameters;
+  /// The parameters of each unit, in forward order; a tied weight is in each unit that uses it.
+  std::vector<std::vector<int>> units;
+};
+
+/// The shape of a `model::Model`, which this layer does not know: of anything whose `parameters()`
+/// have `elements()` and `is_matrix`, and whose `units()` have `parameters`.
+template <class Model>
+[[nodiscard]] ModelShape shape_of(const Model& model) {
+  ModelShape shape;
+  for (const auto& parameter : model.parameters()) {
+    shape.parameters.push_back({parameter.elements(), parameter.is_matrix});
+  }
+  for (const auto& unit : model.units()) shape.units.push_back(unit.parameters);
+  return shape;
+}
+
 /// Where one tensor lies in its flat.
 struct TensorPlace {
-  int parameter = 0;  ///< index into `Model::parameters`
+  int parameter = 0;  ///< index into `ModelShape::parameters`
   Range range;        ///< without the padding behind it
 };
 
@@ -50,7 +71,7 @@ struct ParameterPlace {
 class Layout {
  public:
   /// `decay_all`: norms and biases decay too.
-  Layout(const model::Model& model, int world_size, bool decay_all = false);
+  Layout(const ModelShape& model, int world_size, bool decay_all = false);
 
   [[nodiscard]] std::span<const Flat> flats() const { return flats_; }
   [[nodiscard]] const Flat& flat(int id) const { return flats_[static_cast<std::size_t>(id)]; }
