@@ -14,7 +14,7 @@ namespace terrace::kernels {
 
 /// Elements of one dtype in device memory; the shape is the operation's business. Owns nothing.
 struct View {
-  device::Pointer data;
+  device::Pointer data{};
   DType dtype = DType::f32;
 
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(data); }
@@ -37,29 +37,29 @@ struct MatmulArgs {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  View a;
+  View a{};
   std::int64_t a_stride = 0;
-  View b;
+  View b{};
   std::int64_t b_stride = 0;
-  View target;
+  View target{};
   std::int64_t target_stride = 0;
-  View bias;
-  View residual;
+  View bias{};
+  View residual{};
   bool a_transposed = false;
   bool b_transposed = false;
   bool accumulate = false;
-  device::Pointer scratch;
+  device::Pointer scratch{};
 };
 
 /// d_bias [columns], FP32 = the sum over rows of d_y [rows, columns].
 struct BiasGradientArgs {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  View d_y;
+  View d_y{};
   std::int64_t d_y_stride = 0;
-  View d_bias;
+  View d_bias{};
   bool accumulate = false;
-  device::Pointer scratch;
+  device::Pointer scratch{};
 };
 
 /// output [B, T, C] = table[tokens] (+ positions[t], GPT-2). tokens: int32 [B, T], each in
@@ -69,10 +69,10 @@ struct EmbeddingArgs {
   std::int64_t sequence = 0;  ///< T
   std::int64_t columns = 0;   ///< C
   std::int64_t vocabulary = 0;
-  device::Pointer tokens;
-  View table;      ///< [V, C]
-  View positions;  ///< optional, [at least T, C]
-  View output;
+  device::Pointer tokens{};
+  View table{};      ///< [V, C]
+  View positions{};  ///< optional, [at least T, C]
+  View output{};
 };
 
 /// The gradients of the tables. d_table [V, C] and d_positions [position_rows, C] (optional) are
@@ -83,13 +83,13 @@ struct EmbeddingBackwardArgs {
   std::int64_t columns = 0;
   std::int64_t vocabulary = 0;
   std::int64_t position_rows = 0;
-  device::Pointer tokens;
-  View d_output;  ///< [B, T, C]
-  View d_table;
-  View d_positions;
+  device::Pointer tokens{};
+  View d_output{};  ///< [B, T, C]
+  View d_table{};
+  View d_positions{};
   bool accumulate = false;
   bool accumulate_positions = false;
-  device::Pointer scratch;
+  device::Pointer scratch{};
 };
 
 /// rms:   y = x / sqrt(mean(x^2) + eps) * weight              (Zhang and Sennrich 2019)
@@ -106,15 +106,15 @@ enum class NormKind : std::uint8_t { rms, layer };
 struct NormArgs {
   NormKind kind = NormKind::rms;
   float epsilon = 0;
-  std::int64_t rows = 0;       ///< N
-  std::int64_t columns = 0;    ///< C
-  View input;                  ///< [N, C]
-  View residual;               ///< optional, [N, C]
-  View sum;                    ///< [N, C], with `residual` only
-  View weight;                 ///< [C]
-  View bias;                   ///< [C], layer only
-  View output;                 ///< [N, C]
-  device::Pointer statistics;  ///< FP32 [N, norm_statistics(kind)]; optional
+  std::int64_t rows = 0;         ///< N
+  std::int64_t columns = 0;      ///< C
+  View input{};                  ///< [N, C]
+  View residual{};               ///< optional, [N, C]
+  View sum{};                    ///< [N, C], with `residual` only
+  View weight{};                 ///< [C]
+  View bias{};                   ///< [C], layer only
+  View output{};                 ///< [N, C]
+  device::Pointer statistics{};  ///< FP32 [N, norm_statistics(kind)]; optional
 };
 
 /// d_input = d_residual (optional) + the gradient through the norm; d_input may be d_residual or
@@ -124,17 +124,17 @@ struct NormBackwardArgs {
   NormKind kind = NormKind::rms;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  View input;   ///< [N, C]: what was normed (the forward's `sum` where it had one)
-  View weight;  ///< [C]
-  device::Pointer statistics;
-  View d_output;    ///< [N, C]
-  View d_residual;  ///< optional, [N, C]
-  View d_input;     ///< [N, C]
-  View d_weight;
-  View d_bias;
+  View input{};   ///< [N, C]: what was normed (the forward's `sum` where it had one)
+  View weight{};  ///< [C]
+  device::Pointer statistics{};
+  View d_output{};    ///< [N, C]
+  View d_residual{};  ///< optional, [N, C]
+  View d_input{};     ///< [N, C]
+  View d_weight{};
+  View d_bias{};
   bool accumulate_weight = false;
   bool accumulate_bias = false;
-  device::Pointer scratch;
+  device::Pointer scratch{};
 };
 
 /// Rotary positions (Su et al. 2021) in Hugging Face Llama's layout, in place on `heads` heads of
@@ -149,7 +149,7 @@ struct RotaryArgs {
   std::int64_t head_size = 0;  ///< D, even
   float theta = 10000;
   bool inverse = false;
-  View values;              ///< [B, T, heads, D]
+  View values{};            ///< [B, T, heads, D]
   std::int64_t stride = 0;  ///< elements from one token to the next; 0: heads * D
 };
 
@@ -165,36 +165,36 @@ struct AttentionArgs {
   std::int64_t head_size = 0;  ///< D
   std::int64_t window = 0;
   float scale = 0;  ///< of the scores, usually 1 / sqrt(D)
-  View q;           ///< [B, T, H, D]
+  View q{};         ///< [B, T, H, D]
   std::int64_t q_stride = 0;
-  View k;  ///< [B, T, G, D]
+  View k{};  ///< [B, T, G, D]
   std::int64_t k_stride = 0;
-  View v;  ///< [B, T, G, D]
+  View v{};  ///< [B, T, G, D]
   std::int64_t v_stride = 0;
-  View output;  ///< [B, T, H, D], dense
+  View output{};  ///< [B, T, H, D], dense
   /// FP32 [B, H, T]: log of the sum of exp(score). Left for backward.
-  device::Pointer log_sum_exp;
-  device::Pointer scratch;
+  device::Pointer log_sum_exp{};
+  device::Pointer scratch{};
 };
 
 /// Gradients by recomputation from q, k, v, output and log_sum_exp. d_q, d_k, d_v have the strides
 /// and shapes of q, k, v, may be packed likewise, and do not overlap these.
 struct AttentionBackwardArgs {
   AttentionArgs forward;
-  View d_output;  ///< [B, T, H, D], dense
-  View d_q;
-  View d_k;
-  View d_v;
+  View d_output{};  ///< [B, T, H, D], dense
+  View d_q{};
+  View d_k{};
+  View d_v{};
 };
 
 /// output [N, F] = silu(gate) * up (Shazeer 2020). gate and up [N, F] may be packed side by side.
 struct SwigluArgs {
   std::int64_t rows = 0;     ///< N
   std::int64_t columns = 0;  ///< F
-  View gate;
-  View up;
+  View gate{};
+  View up{};
   std::int64_t stride = 0;  ///< of gate and up
-  View output;              ///< dense
+  View output{};            ///< dense
 };
 
 /// d_gate and d_up may be gate and up themselves. `output` (optional) is written once more, so that
@@ -202,38 +202,38 @@ struct SwigluArgs {
 struct SwigluBackwardArgs {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  View gate;
-  View up;
-  View d_output;  ///< [N, F], dense
-  View d_gate;
-  View d_up;
+  View gate{};
+  View up{};
+  View d_output{};  ///< [N, F], dense
+  View d_gate{};
+  View d_up{};
   std::int64_t stride = 0;  ///< of gate, up, d_gate and d_up
-  View output;
+  View output{};
 };
 
 /// output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): "gelu_new" (Hendrycks and Gimpel
 /// 2016).
 struct GeluArgs {
   std::int64_t count = 0;
-  View input;
-  View output;
+  View input{};
+  View output{};
 };
 
 /// d_input may be input or d_output. `output` (optional) is the forward's result once more.
 struct GeluBackwardArgs {
   std::int64_t count = 0;
-  View input;
-  View d_output;
-  View d_input;
-  View output;
+  View input{};
+  View d_output{};
+  View d_input{};
+  View output{};
 };
 
 /// output = a + b; output may be a or b.
 struct AddArgs {
   std::int64_t count = 0;
-  View a;
-  View b;
-  View output;
+  View a{};
+  View b{};
+  View output{};
 };
 
 /// For each row of logits [rows, V] with a target in [0, V): loss = log(sum(exp(logits))) -
@@ -243,12 +243,12 @@ struct AddArgs {
 struct CrossEntropyArgs {
   std::int64_t rows = 0;
   std::int64_t vocabulary = 0;  ///< V
-  View logits;
+  View logits{};
   std::int64_t logits_stride = 0;
-  device::Pointer targets;  ///< int32 [rows]
+  device::Pointer targets{};  ///< int32 [rows]
   float scale = 1;
-  device::Pointer losses;  ///< FP32 [rows], nats
-  View gradient;
+  device::Pointer losses{};  ///< FP32 [rows], nats
+  View gradient{};
   std::int64_t gradient_stride = 0;
 };
 
@@ -257,9 +257,9 @@ struct GatherRowsArgs {
   std::int64_t count = 0;
   std::int64_t columns = 0;
   std::int64_t source_rows = 0;
-  device::Pointer indices;
-  View source;
-  View output;
+  device::Pointer indices{};
+  View source{};
+  View output{};
 };
 
 }  // namespace terrace::kernels
