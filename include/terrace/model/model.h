@@ -110,9 +110,10 @@ class Model {
   void forward(device::Stream& stream, int unit, std::span<const kernels::View> weights,
                const Batch& batch, const UnitActivations& activations) const;
 
-  /// Backward of the embedding or of a block, from what `forward` was given and left. `d_boundary`
-  /// [N, C], compute dtype: the gradient of the unit's output on entry, of its input on return
-  /// (in place; the embedding leaves it as it is). `gradients`: in the unit's order.
+  /// Backward of the embedding or of a block, from what `forward` was given and left; `saved` is
+  /// used up, so that another backward needs another forward. `d_boundary` [N, C], compute dtype:
+  /// the gradient of the unit's output on entry, of its input on return (in place; the embedding
+  /// leaves it as it is). `gradients`: in the unit's order.
   void backward(device::Stream& stream, int unit, std::span<const kernels::View> weights,
                 const Batch& batch, const UnitActivations& activations, device::Pointer d_boundary,
                 std::span<const GradientView> gradients) const;
