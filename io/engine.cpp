@@ -11,9 +11,9 @@
 namespace terrace::io {
 namespace {
 
-/// Times in a row that one piece may make no progress. With the pauses below that is about two
-/// seconds, after which the device is broken rather than busy.
-constexpr int kRetriesMax = 64;
+/// Times in a row that one piece may make no progress. The pauses before them double from 10 us to
+/// 50 ms, a second in all, after which the device is broken rather than busy.
+constexpr int kRetriesMax = 32;
 constexpr std::int64_t kPauseMaxUs = 50'000;
 
 bool is_passing(int code) { return code == EAGAIN || code == EINTR || code == EBUSY; }
@@ -154,6 +154,13 @@ std::size_t Engine::wait(std::span<Completion> completions, std::size_t min) {
   return count;
 }
 
+void Engine::cancel() {
+  for (RequestSlot& slot : requests_) {
+    const bool is_done = slot.all_started && slot.outstanding == 0;
+    if (!is_done && slot.error == 0) slot.error = ECANCELED;
+  }
+}
+
 std::size_t Engine::take_ready(std::span<Completion> completions) {
   std::size_t count = 0;
   while (count < completions.size() && ready_.head != kNone) {
@@ -170,6 +177,7 @@ std::size_t Engine::take_ready(std::span<Completion> completions) {
 }
 
 void Engine::pump() {
+  if (pause_us_ > 0) sleep_us(std::exchange(pause_us_, 0));
   bool pushed = false;
   for (File& file : files_) pushed |= pump(file);
   if (pushed) driver_->start();
@@ -195,7 +203,12 @@ bool Engine::pump(File& file) {
 }
 
 int Engine::next_piece(File& file) {
-  if (file.again.head != kNone) return take(pieces_, file.again);
+  while (file.again.head != kNone) {
+    const int index = take(pieces_, file.again);
+    const PieceSlot& piece = pieces_[static_cast<std::size_t>(index)];
+    if (requests_[static_cast<std::size_t>(piece.request)].error == 0) return index;
+    release_piece(index);
+  }
   while (file.waiting.head != kNone && !free_pieces_.empty()) {
     const int owner = file.waiting.head;
     RequestSlot& slot = requests_[static_cast<std::size_t>(owner)];
@@ -301,8 +314,9 @@ void Engine::retry(File& file, int index, int code) {
     release_piece(index);
     return;
   }
-  if (slot.retries > 4)
-    sleep_us(std::min(kPauseMaxUs, std::int64_t{10} << std::min(slot.retries, 13)));
+  if (slot.retries > 1) {
+    pause_us_ = std::max(pause_us_, std::min(kPauseMaxUs, std::int64_t{5} << slot.retries));
+  }
   append(pieces_, file.again, index);
 }
 

@@ -1,6 +1,7 @@
 #include "terrace/io/page_channel.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "page_table.h"
 #include "terrace/core/error.h"
@@ -136,8 +137,8 @@ void PageChannel::start_piece(int slot) {
   if (transfer.started >= table.specs()[transfer.page].bytes) waiting_.pop();
 }
 
-void PageChannel::settle(const Completion& completion) {
-  if (completion.error != 0) fail(completion.message);
+void PageChannel::settle(Completion& completion) {
+  if (completion.error != 0) fail(std::move(completion.message));
   const int slot = static_cast<int>(completion.token >> kPlaceBits);
   const std::uint64_t place = completion.token & ((1ULL << kPlaceBits) - 1);
   Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
@@ -173,8 +174,9 @@ void PageChannel::verify(const Transfer& transfer, std::uint64_t begin, std::uin
   }
 }
 
-void PageChannel::fail(const std::string& message) {
+void PageChannel::fail(std::string message) {
   failed_ = true;
+  engine_->cancel();
   // Nothing may touch the callers' memory once they unwind.
   while (engine_->in_flight() > 0) (void)engine_->wait(completions_, 1);
   throw Error(ErrorKind::io, message, __FILE__, __LINE__);

@@ -23,18 +23,21 @@ constexpr std::size_t kRegisteredBytesMax = kGiB;
 
 /// Set-up flags, best first; an older kernel refuses what it does not know with EINVAL. The rings
 /// start disabled because a ring with a single issuer belongs to the thread that enables it, and a
-/// driver is made on one thread and used on another.
+/// driver is made on one thread and used on another. Where io_uring_register is forbidden, such a
+/// ring could not be enabled: the last ones do without.
 constexpr std::array kSetupFlags = {
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_R_DISABLED,
-    IORING_SETUP_R_DISABLED,
+    IORING_SETUP_COOP_TASKRUN,
+    0U,
 };
 
 class UringDriver final : public Driver {
  public:
-  explicit UringDriver(const io_uring& ring) : ring_(ring) {
-    files_registered_ = io_uring_register_files_sparse(&ring_, kFilesMax) == 0;
-  }
+  UringDriver(const io_uring& ring, bool files_registered)
+      : ring_(ring),
+        files_registered_(files_registered),
+        enabled_((ring.flags & IORING_SETUP_R_DISABLED) == 0) {}
   ~UringDriver() override { io_uring_queue_exit(&ring_); }
 
   [[nodiscard]] std::string_view name() const override { return "io_uring"; }
@@ -66,8 +69,8 @@ class UringDriver final : public Driver {
   io_uring ring_;
   FileTable files_;
   std::vector<iovec> registered_;  ///< by address
-  bool files_registered_ = false;
-  bool enabled_ = false;
+  bool files_registered_;
+  bool enabled_;
   std::size_t in_flight_ = 0;
 };
 
@@ -188,19 +191,24 @@ std::size_t UringDriver::reap(std::span<Outcome> outcomes, bool block) {
 }  // namespace
 
 std::unique_ptr<Driver> make_uring_driver(const DriverOptions& options, int& refusal) {
-  const auto entries = static_cast<unsigned>(options.depth);
-  io_uring ring{};
+  std::vector<unsigned> attempts(kSetupFlags.begin(), kSetupFlags.end());
   if (options.sqpoll) {
-    io_uring_params parameters{};
-    parameters.flags = IORING_SETUP_SQPOLL | IORING_SETUP_R_DISABLED;
-    parameters.sq_thread_idle = 50;  // Milliseconds of polling before it sleeps.
-    refusal = -io_uring_queue_init_params(entries, &ring, &parameters);
-    if (refusal == 0) return std::make_unique<UringDriver>(ring);
+    attempts.insert(attempts.begin(),
+                    {IORING_SETUP_SQPOLL | IORING_SETUP_R_DISABLED, IORING_SETUP_SQPOLL});
   }
-  for (const unsigned flags : kSetupFlags) {
-    refusal = -io_uring_queue_init(entries, &ring, flags);
-    if (refusal == 0) return std::make_unique<UringDriver>(ring);
-    if (refusal != EINVAL) break;
+  for (const unsigned flags : attempts) {
+    io_uring ring{};
+    io_uring_params parameters{};
+    parameters.flags = flags;
+    parameters.sq_thread_idle = 50;  // Milliseconds of polling before it sleeps.
+    refusal = -io_uring_queue_init_params(static_cast<unsigned>(options.depth), &ring, &parameters);
+    if (refusal == EINVAL) continue;
+    if (refusal != 0) break;
+    const bool registered = io_uring_register_files_sparse(&ring, kFilesMax) == 0;
+    if (registered || (flags & IORING_SETUP_R_DISABLED) == 0) {
+      return std::make_unique<UringDriver>(ring, registered);
+    }
+    io_uring_queue_exit(&ring);
   }
   return nullptr;
 }

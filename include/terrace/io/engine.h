@@ -77,6 +77,10 @@ class Engine {
   /// Requests taken whose completion has not been returned.
   [[nodiscard]] std::size_t in_flight() const { return requests_.size() - free_requests_.size(); }
 
+  /// Gives up every request in flight: none starts or retries anything more, and each completes
+  /// with ECANCELED or what it ended with. `wait` still has to return them.
+  void cancel();
+
   /// Asks that `buffers` be pinned once; without it each transfer pins its own memory. Replaces
   /// earlier ones. A refusal is logged once and costs speed only. Nothing may be in flight.
   void register_buffers(std::span<const std::span<std::byte>> buffers);
@@ -98,7 +102,7 @@ class Engine {
   struct RequestSlot {
     Request request;
     std::uint64_t started = 0;  ///< bytes of it given to pieces
-    bool all_started = false;
+    bool all_started = true;
     int outstanding = 0;  ///< pieces not yet done
     int error = 0;
     std::string message;
@@ -149,6 +153,7 @@ class Engine {
   std::vector<int> free_pieces_;
   List ready_;
   int pieces_in_flight_ = 0;
+  std::int64_t pause_us_ = 0;  ///< to wait before a device that is busy is asked again
   bool registered_ = false;
   std::vector<Outcome> outcomes_;
 };

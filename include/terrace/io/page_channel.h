@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "terrace/io/engine.h"
@@ -76,10 +77,10 @@ class PageChannel {
   /// Gives the engine what it has room for; computes a piece's checksums just before.
   void pump();
   void start_piece(int slot);
-  void settle(const Completion& completion);
+  void settle(Completion& completion);
   void verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes);
   /// Waits for everything in flight, then throws.
-  [[noreturn]] void fail(const std::string& message);
+  [[noreturn]] void fail(std::string message);
   void collect(std::size_t min);
 
   PageStore& store_;
