@@ -120,6 +120,7 @@ Field field(std::int64_t& member) { return plain(OptionType::integer, member); }
 Field field(double& member) { return plain(OptionType::number, member); }
 Field field(std::string& member) { return plain(OptionType::text, member); }
 Field field(std::vector<std::string>& member) { return plain(OptionType::list, member); }
+Field field(std::optional<bool>& member) { return nullable(OptionType::boolean, member); }
 Field field(std::optional<std::int64_t>& member) { return nullable(OptionType::integer, member); }
 Field field(std::optional<double>& member) { return nullable(OptionType::number, member); }
 

@@ -19,6 +19,7 @@ struct Given {
 struct CommandLine {
   std::vector<Given> options;
   std::vector<std::string> configs;
+  std::vector<std::string> deepspeeds;
   std::vector<std::string> sets;
 };
 
@@ -88,6 +89,8 @@ class Reader {
       while (next_ < arguments_.size() && !is_flag(arguments_[next_])) {
         line_.sets.push_back(arguments_[next_++]);
       }
+    } else if (reads_files_ && name == "deepspeed") {
+      line_.deepspeeds.push_back(attached ? *attached : value_after(shown));
     } else if (reads_files_ && name == "config") {
       line_.configs.push_back(attached ? *attached : value_after(shown));
     } else if (auto* entry = table_.with_flag(name)) {
@@ -128,7 +131,13 @@ class Reader {
   void read_positional(const std::string& argument) {
     require(positional_ < positionals_.size(), ErrorKind::usage,
             "\"{}\" is an argument too many: values follow a flag, such as --model DIR", argument);
-    auto* entry = table_.with_flag(positionals_[positional_++]);
+    auto* entry = table_.with_flag(positionals_[positional_]);
+    const bool takes_the_rest = entry->option.field.type == OptionType::list;
+    if (takes_the_rest && !line_.options.empty() && line_.options.back().entry == entry) {
+      line_.options.back().values.push_back(argument);
+      return;
+    }
+    if (!takes_the_rest) ++positional_;
     line_.options.push_back(Given{entry->option.flags.front(), entry, {argument}, false});
   }
 
@@ -182,6 +191,7 @@ void apply_set(OptionTable& table, std::string_view assignment) {
 
 void parse_command_line(OptionTable& table, const std::vector<std::string>& arguments) {
   const CommandLine line = Reader(table, arguments).read();
+  for (const std::string& path : line.deepspeeds) read_deepspeed(table, path);
   for (const std::string& path : line.configs) read_config(table, path);
   for (const std::string& assignment : line.sets) apply_set(table, assignment);
   for (const Given& given : line.options) {

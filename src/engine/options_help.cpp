@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "terrace/core/units.h"
 #include "terrace/engine/options.h"
@@ -84,6 +85,24 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t width
   return result + line + "\n";
 }
 
+std::string configuration_help(std::size_t width) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> flags = {{
+      {"--config FILE", "JSON file of keys, strict"},
+      {"--deepspeed FILE",
+       "DeepSpeed's JSON file; absent keys that change the result take DeepSpeed's defaults"},
+      {"--set KEY=VALUE ...", "sets keys as a file does"},
+      {"--help-config",
+       "writes this table as Markdown, with the keys and flags of DeepSpeed and "
+       "the Trainer that are ignored or refused"},
+  }};
+  std::string result =
+      "\nConfiguration (a flag wins over --set, that over a file, that over the default):\n";
+  for (const auto& [flag, help] : flags) {
+    result += wrapped(flag, 2, width) + wrapped(help, 6, width);
+  }
+  return result;
+}
+
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -96,7 +115,10 @@ std::string escaped(std::string_view text) {
 }  // namespace
 
 std::string help_text(const OptionTable& table, std::size_t width) {
-  std::string result;
+  const bool reads_files =
+      std::any_of(table.entries().begin(), table.entries().end(),
+                  [](const auto& entry) { return !entry.option.keys.empty(); });
+  std::string result = reads_files ? configuration_help(width) : "";
   std::string group;
   for (const auto& entry : table.entries()) {
     if (entry.group != group) {

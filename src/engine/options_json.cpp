@@ -5,7 +5,9 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "config_file.h"
 #include "json_tree.h"
 #include "terrace/core/error.h"
 #include "terrace/engine/options.h"
@@ -92,6 +94,9 @@ class Walker {
  public:
   Walker(OptionTable& table, std::string file) : table_(table), file_(std::move(file)) {}
 
+  /// The canonical keys of all options that the file names, "auto" or not.
+  [[nodiscard]] std::set<std::string> take_keys() { return std::move(keys_); }
+
   void walk(const JsonNode& section, const std::string& path) {
     for (std::size_t i = 0; i < section.names.size(); ++i) {
       const std::string& name = section.names[i];
@@ -127,6 +132,7 @@ class Walker {
 
   void apply(OptionTable::Entry& entry, const JsonNode& node, const std::string& origin) {
     const Field& field = entry.option.field;
+    keys_.insert(entry.option.keys.front());
     if (leaves_default(field, node)) return;
     const auto value = value_of(field, node);
     require(value.has_value(), ErrorKind::usage, "{} is {}, but must be {}{}", origin,
@@ -156,6 +162,7 @@ class Walker {
 
   OptionTable& table_;
   std::string file_;
+  std::set<std::string> keys_;
 };
 
 std::string_view leaf_of(std::string_view key) {
@@ -210,7 +217,7 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
   return fmt::format("unknown key{}: --help-config lists the known ones", near);
 }
 
-void read_config(OptionTable& table, const std::string& path) {
+std::set<std::string> read_keys(OptionTable& table, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   require(file.good(), ErrorKind::usage, "{}: cannot be read: give an existing JSON file", path);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -218,7 +225,13 @@ void read_config(OptionTable& table, const std::string& path) {
   const JsonNode root = parse_json(text, path);
   require(root.kind == Kind::object, ErrorKind::usage,
           "{}: holds {}, but a configuration is an object of keys", path, root.describe());
-  Walker(table, path).walk(root, "");
+  Walker walker(table, path);
+  walker.walk(root, "");
+  return walker.take_keys();
+}
+
+void read_config(OptionTable& table, const std::string& path) {
+  static_cast<void>(read_keys(table, path));
 }
 
 std::string to_json(const OptionTable& table) {

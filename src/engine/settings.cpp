@@ -30,6 +30,27 @@ void check_optimizer(const Settings& settings) {
           schedule.min_lr_ratio, optim::name_of(schedule.type));
 }
 
+/// Adam with decay means two things: DeepSpeed's name stands for AdamW unless `adam_w_mode` is
+/// false.
+void settle_adam(OptimizerSettings& optimizer) {
+  if (!optimizer.adam_w_mode) {
+    require(
+        optimizer.type != optim::OptimizerType::adam || optimizer.weight_decay == 0,
+        ErrorKind::usage,
+        "optimizer.type is Adam and weight_decay is {}: set optimizer.params.adam_w_mode to true "
+        "(decoupled, as AdamW) or false (added to the gradient)",
+        optimizer.weight_decay);
+    return;
+  }
+  const bool decoupled = *optimizer.adam_w_mode;
+  require(decoupled || optimizer.type == optim::OptimizerType::adam, ErrorKind::usage,
+          "optimizer.params.adam_w_mode is false, but optimizer.type is {}: write Adam",
+          optim::name_of(optimizer.type));
+  if (decoupled && optimizer.type == optim::OptimizerType::adam) {
+    optimizer.type = optim::OptimizerType::adamw;
+  }
+}
+
 void check_lengths(const Settings& settings) {
   require(settings.length.max_steps > 0 || settings.length.epochs > 0, ErrorKind::usage,
           "num_train_epochs is 0 and max_steps is {}, so there is nothing to train: give one of "
@@ -86,6 +107,7 @@ std::uint64_t Budget::of(std::uint64_t whole) const {
 
 void finalize(Settings& settings) {
   gather_swap_folders(settings.placement);
+  settle_adam(settings.optimizer);
   check_optimizer(settings);
   check_lengths(settings);
   check_placement(settings.placement);

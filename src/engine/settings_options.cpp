@@ -116,7 +116,7 @@ void add_optimizer(OptionTable& table, Settings& s) {
                           {"Adagrad", optim::OptimizerType::adagrad},
                           {"Lion", optim::OptimizerType::lion}}),
              .help = "AdamW and Lion decouple the decay, Adam and Adagrad add it to the gradient"});
-  table.add({.keys = {"optimizer.params.lr"},
+  table.add({.keys = {"optimizer.params.lr", "scheduler.params.warmup_max_lr"},
              .flags = {"learning_rate", "lr"},
              .field = field(o.learning_rate),
              .help = "peak learning rate",
@@ -154,6 +154,11 @@ void add_optimizer(OptionTable& table, Settings& s) {
   table.add({.keys = {"optimizer.params.bias_correction"},
              .field = field(o.bias_correction),
              .help = "correct the moments for their start at zero"});
+  table.add({.keys = {"optimizer.params.adam_w_mode"},
+             .field = field(o.adam_w_mode),
+             .help = "with type Adam: true decouples the decay as AdamW, false adds it to the "
+                     "gradient",
+             .default_note = "to be said where Adam decays"});
   table.add({.keys = {"gradient_clipping"},
              .flags = {"max_grad_norm", "gradient_clipping"},
              .field = field(o.max_grad_norm),

@@ -41,6 +41,7 @@ struct Field {
 [[nodiscard]] Field field(std::vector<std::string>& member);
 [[nodiscard]] Field field(int& member);
 [[nodiscard]] Field field(std::optional<std::array<double, 2>>& member);
+[[nodiscard]] Field field(std::optional<bool>& member);
 [[nodiscard]] Field field(std::optional<std::int64_t>& member);
 [[nodiscard]] Field field(std::optional<double>& member);
 [[nodiscard]] Field field(std::optional<Budget>& member);

@@ -103,6 +103,10 @@ void parse_command_line(OptionTable& table, const std::vector<std::string>& argu
 /// that name path and line).
 void read_config(OptionTable& table, const std::string& path);
 
+/// Reads a DeepSpeed file: as `read_config`, and keys that are absent take DeepSpeed's defaults
+/// where those change the result. Keys that only change the speed keep Terrace's.
+void read_deepspeed(OptionTable& table, const std::string& path);
+
 /// Applies one `KEY=VALUE`.
 void apply_set(OptionTable& table, std::string_view assignment);
 

@@ -64,6 +64,8 @@ struct OptimizerSettings {
   double weight_decay = 0;
   bool decay_all = false;  ///< decay norms and biases too, not only matrices
   bool bias_correction = true;
+  /// DeepSpeed's word for decoupled decay under the name Adam; `finalize` folds it into `type`.
+  std::optional<bool> adam_w_mode;
   double max_grad_norm = 1;  ///< 0: no clipping
   optim::StateFormat state;
   std::int64_t max_skipped_steps = optim::StepCounter::kSkipsMax;  ///< in a row; 0: never stops

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "terrace/core/log.h"
+#include "terrace/engine/settings.h"
+
+/// What people see on standard error while a run goes on.
+namespace terrace::engine {
+
+/// Rows of cells as text, columns aligned two spaces apart; columns named in `right` (by index) are
+/// flush right. No trailing spaces.
+[[nodiscard]] std::string aligned(const std::vector<std::vector<std::string>>& rows,
+                                  std::span<const std::size_t> right = {});
+
+/// A name and what it is set to.
+using Fact = std::pair<std::string, std::string>;
+
+/// What the settings alone say about a run: optimizer with all its numbers, schedule, batch,
+/// length, numbers, placement. The caller adds what it found out (model, data, threads and their
+/// reason).
+[[nodiscard]] std::vector<Fact> facts_of(const Settings& settings);
+/// "Settings" and a line a fact.
+[[nodiscard]] std::string settings_table(const std::vector<Fact>& facts);
+
+/// Time left, from the steps of the last half minute or so (an exponential mean), so that one slow
+/// step does not make it jump. Thread-compatible.
+class TimeLeft {
+ public:
+  void add_step(double seconds);
+  /// 0 before the first step.
+  [[nodiscard]] double seconds(std::int64_t steps_left) const;
+
+ private:
+  double mean_ = 0;
+};
+
+/// One line of progress.
+struct Progress {
+  std::int64_t step = 0;
+  std::int64_t steps = 0;
+  double epoch = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  std::string waited_for = {};  ///< "disk-read 12%"; empty: nothing worth a word
+  double seconds_left = 0;
+};
+[[nodiscard]] std::string progress_line(const Progress& progress);
+
+/// Standard error, with one line at its end that is rewritten in place where that can be: on a
+/// terminal, unless NO_COLOR is set or TERM is "dumb". Elsewhere progress is plain lines.
+/// Thread-safe.
+class Terminal {
+ public:
+  /// Finds out whether `stream` can rewrite a line.
+  explicit Terminal(std::FILE* stream);
+  Terminal(std::FILE* stream, bool rewrites) : stream_(stream), rewrites_(rewrites) {}
+  ~Terminal() { finish(); }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  /// Writes text above the live line.
+  void print(std::string_view text);
+  /// Shows `line` in place of the last progress, or as a line of its own.
+  void progress(std::string_view line);
+  /// Leaves the live line where it stands; what follows goes below it.
+  void finish();
+  [[nodiscard]] bool rewrites() const { return rewrites_; }
+  /// Log lines, warnings and errors with that word in front. The terminal outlives the sink.
+  [[nodiscard]] Log::Sink sink();
+
+ private:
+  void erase_live();
+
+  std::mutex mutex_;
+  std::FILE* stream_;
+  bool rewrites_;
+  std::string live_;
+};
+
+}  // namespace terrace::engine

@@ -1,0 +1,85 @@
+#include <fmt/format.h>
+
+#include "terrace/core/units.h"
+#include "terrace/engine/options.h"
+#include "terrace/engine/report.h"
+
+namespace terrace::engine {
+namespace {
+
+std::string optimizer_fact(const OptimizerSettings& settings) {
+  const auto options = optimizer_options(settings);
+  return fmt::format("{}, betas {} and {}, eps {}, weight decay {}{}{}",
+                     optim::name_of(settings.type), options.beta1, options.beta2, options.eps,
+                     options.weight_decay,
+                     options.weight_decay == 0 ? ""
+                     : settings.decay_all      ? " (all parameters)"
+                                               : " (matrices only)",
+                     options.bias_correction ? "" : ", no bias correction");
+}
+
+std::string state_fact(const OptimizerSettings& settings) {
+  return fmt::format("{} bytes a parameter: master {}, moments {}",
+                     optim::state_bytes_per_parameter(settings.type, settings.state),
+                     optim::name_of(settings.state.master), name_of(settings.state.moments));
+}
+
+std::string rate_fact(const Settings& settings) {
+  const ScheduleSettings& schedule = settings.schedule;
+  std::string text = settings.optimizer.learning_rate
+                         ? fmt::format("{}", *settings.optimizer.learning_rate)
+                         : std::string("standard");
+  text += fmt::format(", {}", optim::name_of(schedule.type));
+  if (schedule.warmup_steps > 0) {
+    text += fmt::format(", warm-up {} steps", schedule.warmup_steps);
+  } else if (schedule.warmup_ratio > 0) {
+    text += fmt::format(", warm-up {}% of the steps", 100 * schedule.warmup_ratio);
+  }
+  if (schedule.min_lr_ratio > 0) text += fmt::format(", down to {} of it", schedule.min_lr_ratio);
+  return text;
+}
+
+std::string batch_fact(const BatchSettings& batch) {
+  return fmt::format("{} sequences a step, micro-batches of {} x accumulation {}",
+                     batch.train.value_or(0), batch.micro.value_or(0),
+                     batch.accumulation.value_or(0));
+}
+
+std::string length_fact(const LengthSettings& length) {
+  return length.max_steps > 0 ? fmt::format("{} steps", length.max_steps)
+                              : fmt::format("{} epochs", length.epochs);
+}
+
+std::string cadence_fact(const CadenceSettings& cadence) {
+  const std::string every =
+      cadence.save_steps == 0 ? "at the end" : fmt::format("every {} steps", cadence.save_steps);
+  return cadence.save_total_limit == 0
+             ? every
+             : fmt::format("{}, the newest {} kept", every, cadence.save_total_limit);
+}
+
+std::string numbers_fact(const NumericsSettings& numerics) {
+  return fmt::format(
+      "{}, {}, seed {}", numerics.dtype ? name_of(*numerics.dtype) : "auto",
+      numerics.gradient_checkpointing ? "activations recomputed" : "activations kept",
+      numerics.seed);
+}
+
+}  // namespace
+
+std::vector<Fact> facts_of(const Settings& settings) {
+  const double norm = settings.optimizer.max_grad_norm;
+  std::vector<Fact> facts = {
+      {"length", length_fact(settings.length)},
+      {"batch", batch_fact(settings.batch)},
+      {"numbers", numbers_fact(settings.numerics)},
+      {"optimizer", optimizer_fact(settings.optimizer)},
+      {"optimizer state", state_fact(settings.optimizer)},
+      {"learning rate", rate_fact(settings)},
+      {"gradient clipping", norm == 0 ? "off" : fmt::format("norm {}", norm)},
+      {"checkpoints", cadence_fact(settings.cadence)},
+  };
+  return facts;
+}
+
+}  // namespace terrace::engine

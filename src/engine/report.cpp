@@ -1,0 +1,129 @@
+#include "terrace/engine/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "terrace/core/units.h"
+
+namespace terrace::engine {
+namespace {
+
+/// Cells are UTF-8: a continuation byte takes no column.
+std::size_t columns_of(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+}  // namespace
+
+std::string aligned(const std::vector<std::vector<std::string>>& rows,
+                    std::span<const std::size_t> right) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], columns_of(row[i]));
+  }
+  std::string result;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - columns_of(row[i]), ' ');
+      const bool is_right = std::find(right.begin(), right.end(), i) != right.end();
+      if (i > 0) line += "  ";
+      line += is_right ? padding + row[i] : row[i] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + "\n";
+  }
+  return result;
+}
+
+std::string settings_table(const std::vector<Fact>& facts) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, value] : facts) rows.push_back({"  " + name, value});
+  return "Settings\n" + aligned(rows);
+}
+
+void TimeLeft::add_step(double seconds) {
+  constexpr double kMemorySeconds = 30;  // how much of the past counts
+  const double weight = mean_ == 0 ? 1 : std::clamp(seconds / kMemorySeconds, 0.02, 0.5);
+  mean_ += weight * (seconds - mean_);
+}
+
+double TimeLeft::seconds(std::int64_t steps_left) const {
+  return mean_ * static_cast<double>(std::max<std::int64_t>(0, steps_left));
+}
+
+std::string progress_line(const Progress& progress) {
+  std::string line = fmt::format(
+      "step {}/{}  epoch {:.2f}  loss {:.4f}  norm {:.3g}  lr {:.3g}  {} tokens/s  {}/step",
+      progress.step, progress.steps, progress.epoch, progress.loss, progress.grad_norm,
+      progress.learning_rate,
+      format_count(static_cast<std::uint64_t>(std::max(0.0, progress.tokens_per_second))),
+      format_duration(progress.step_seconds));
+  if (!progress.waited_for.empty()) line += fmt::format("  waited {}", progress.waited_for);
+  if (progress.step < progress.steps) {
+    line += fmt::format("  {} left", format_duration(progress.seconds_left));
+  }
+  return line;
+}
+
+Terminal::Terminal(std::FILE* stream) : stream_(stream) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  rewrites_ = isatty(fileno(stream)) == 1 && (no_color == nullptr || *no_color == '\0') &&
+              term != nullptr && std::string_view(term) != "dumb";
+}
+
+void Terminal::erase_live() {
+  if (!live_.empty()) std::fputs("\r\x1b[K", stream_);
+}
+
+void Terminal::print(std::string_view text) {
+  const std::scoped_lock lock(mutex_);
+  erase_live();
+  std::fwrite(text.data(), 1, text.size(), stream_);
+  if (!text.ends_with('\n')) std::fputc('\n', stream_);
+  std::fputs(live_.c_str(), stream_);
+  std::fflush(stream_);
+}
+
+void Terminal::progress(std::string_view line) {
+  if (!rewrites_) {
+    print(line);
+    return;
+  }
+  const std::scoped_lock lock(mutex_);
+  erase_live();
+  winsize size{};
+  const bool known = ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  // A line that wraps could not be erased.
+  live_ = line.substr(0, known ? size.ws_col - std::size_t{1} : std::size_t{79});
+  std::fputs(live_.c_str(), stream_);
+  std::fflush(stream_);
+}
+
+void Terminal::finish() {
+  const std::scoped_lock lock(mutex_);
+  if (!live_.empty()) std::fputc('\n', stream_);
+  live_.clear();
+  std::fflush(stream_);
+}
+
+Log::Sink Terminal::sink() {
+  return [this](LogLevel level, std::string_view line) {
+    const std::string_view word = level == LogLevel::warning ? "warning: "
+                                  : level == LogLevel::error ? "error: "
+                                                             : "";
+    print(fmt::format("{}{}", word, line));
+  };
+}
+
+}  // namespace terrace::engine
