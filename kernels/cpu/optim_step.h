@@ -29,4 +29,10 @@ struct StepJob {
   bool stream_parameter = false;  ///< write the parameter past the caches
 };
 
+/// Parameters that one task of a worker takes at least: some 28 bytes each, so 450 KiB.
+inline constexpr std::int64_t kStepGrain = 1 << 14;
+
+/// Checks the views and sets all but the coefficients. Errors: as `optimizer_step`.
+[[nodiscard]] StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chunk);
+
 }  // namespace terrace::kernels

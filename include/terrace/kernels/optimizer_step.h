@@ -21,12 +21,12 @@ namespace terrace::kernels {
 ///     lion          p -= decay * p + step_size * sign(m + one_minus_beta1 * (g - m))
 ///                   m += one_minus_beta2 * (g - m)
 ///
-/// The decay is subtracted rather than multiplied in as (1 - decay), whose rounding would act on the
-/// whole of p in every step and in the same direction (measured over 1,000 steps: at most 116 units
-/// in the last place from the exact result instead of 590).
-/// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, in
-/// PyTorch's form (eps outside the root, after the bias correction); Duchi et al., 2011; Chen et
-/// al., "Symbolic Discovery of Optimization Algorithms", 2023, program 1.
+/// The decay is subtracted rather than multiplied in as (1 - decay), whose rounding would act on
+/// the whole of p in every step and in the same direction (measured over 1,000 steps: at most 116
+/// units in the last place from the exact result instead of 590). Source: Loshchilov and Hutter,
+/// "Decoupled Weight Decay Regularization", 2019, algorithm 2, in PyTorch's form (eps outside the
+/// root, after the bias correction); Duchi et al., 2011; Chen et al., "Symbolic Discovery of
+/// Optimization Algorithms", 2023, program 1.
 enum class UpdateRule : std::uint8_t { adamw, adam, adagrad, lion };
 
 /// `fp32`: the master is 4 bytes. `split`: the master's bits are the bf16 parameter (its upper

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terrace/core/dtype.h"
+#include "terrace/optim/state_format.h"
+
+namespace terrace::tools {
+
+/// `terrace bench optimizer`: the AdamW step on one large range in memory, bf16 parameters, in
+/// place.
+struct OptimizerBenchOptions {
+  std::int64_t parameters = std::int64_t{1} << 28;
+  std::vector<optim::StateFormat> states = {{optim::MasterFormat::fp32, DType::f32},
+                                            {optim::MasterFormat::split, DType::f32}};
+  std::vector<DType> gradients = {DType::bf16};
+  int threads = 0;            ///< 0: all cores, see `choose_threads`
+  bool every_target = false;  ///< every instruction set, not only the best one
+  int repetitions = 5;        ///< of step and streams in turn, after one that is not counted
+};
+
+/// One format measured. Rates are those of the median repetition.
+struct OptimizerBenchVariant {
+  std::string state;     ///< "fp32", "split", with "+bf16_moments"
+  std::string gradient;  ///< "bf16", "fp16", "fp32"
+  double parameters_per_second = 0;
+  double gb_per_s = 0;  ///< 10^9 bytes read and written by the step
+  double bytes_per_parameter = 0;
+  /// The same arrays read and written without arithmetic (`kernels::optimizer_streams`), in turns
+  /// with the step.
+  double stream_gb_per_s = 0;
+  double fraction_of_stream = 0;  ///< median over the repetitions of time of streams / of step
+  int threads = 0;
+  std::string target;  ///< instruction set
+};
+
+/// Measures every combination of the options' states, gradients and targets.
+/// Errors: usage, for numbers that are not positive; out_of_memory, saying how much was needed.
+[[nodiscard]] std::vector<OptimizerBenchVariant> bench_optimizer(
+    const OptimizerBenchOptions& options);
+
+/// {"schema": "terrace.bench.optimizer/1", "variants": [...]} with the members' names as keys.
+[[nodiscard]] std::string to_json(const std::vector<OptimizerBenchVariant>& variants);
+
+/// A table for people, a line a variant.
+[[nodiscard]] std::string to_table(const std::vector<OptimizerBenchVariant>& variants);
+
+}  // namespace terrace::tools
