@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+// The checkpoints of one output folder.
+
+namespace terrace::checkpoint {
+
+struct CheckpointEntry {
+  std::filesystem::path folder;
+  std::int64_t step = 0;
+  std::string fault;  ///< of a broken one: a sentence that names the file
+};
+
+struct CheckpointList {
+  std::vector<CheckpointEntry> complete;  ///< newest (highest step) first
+  std::vector<CheckpointEntry> broken;    ///< likewise; reported, never used and never deleted
+  std::vector<std::filesystem::path> unfinished;  ///< temporary names that a save left
+};
+
+/// Looks at every checkpoint-STEP in `output`: complete means that its marker is whole and every
+/// file has the size that the marker says. A folder that does not exist has none. Errors: io.
+[[nodiscard]] CheckpointList list_checkpoints(const std::filesystem::path& output);
+
+/// The newest complete one. Errors: as `list_checkpoints`.
+[[nodiscard]] std::optional<CheckpointEntry> newest_checkpoint(const std::filesystem::path& output);
+
+/// Deletes complete checkpoints of Terrace but the newest `save_total_limit`; 0 or less keeps all.
+/// The newest complete one always stays, and so does what is broken or of another program. Returns
+/// what was deleted. A kill leaves a temporary name and never half a checkpoint. Errors: io.
+std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& output,
+                                                      std::int64_t save_total_limit);
+
+/// Deletes what interrupted saves of processes that are gone left in `output`; a complete
+/// checkpoint among it whose place is free (a kill just before the last rename) is put there
+/// instead. Returns how many were deleted. Errors: io.
+std::size_t remove_unfinished(const std::filesystem::path& output);
+
+/// What a user's "--model DIR" or "--resume DIR" turned out to be.
+enum class FolderKind { model, checkpoint };
+struct ResolvedModel {
+  std::filesystem::path folder;
+  FolderKind kind = FolderKind::model;
+  std::string reason;  ///< why this folder, when it is not the one that was named; else empty
+};
+
+/// Finds the model that is meant by a model folder, a checkpoint or an output folder (its final
+/// model, else its newest complete checkpoint); a folder of the Hugging Face cache
+/// ("models--ORG--NAME") is followed to its snapshot. Errors: data, saying what was looked for and
+/// what is there.
+[[nodiscard]] ResolvedModel resolve_model_folder(const std::filesystem::path& path);
+
+/// Finds the checkpoint that "--resume DIR" means: it, or the newest complete one in it. Errors:
+/// data, likewise.
+[[nodiscard]] std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
+
+/// Removes from a `metrics.jsonl` the rows of steps after `step`, and a last line that was cut
+/// short, by an atomic replacement; a file that is missing has none. Returns how many rows.
+/// Errors: io.
+std::size_t drop_later_rows(const std::filesystem::path& metrics, std::int64_t step);
+
+}  // namespace terrace::checkpoint

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "terrace/data/fingerprint.h"
+#include "terrace/io/checksum.h"
+
+namespace terrace::checkpoint {
+
+/// One entry of the Trainer's `log_history`: what was logged at a step ("loss", "grad_norm",
+/// "learning_rate", "eval_loss", ...). A value that is not finite is kept as null in JSON and comes
+/// back as NaN.
+struct LogRecord {
+  std::int64_t step = 0;
+  double epoch = 0;
+  std::vector<std::pair<std::string, double>> values;
+
+  friend bool operator==(const LogRecord&, const LogRecord&) = default;
+};
+
+/// Where the loader stands: the next sample is number `sample` of epoch `epoch`, both from 0.
+struct LoaderPosition {
+  std::int64_t epoch = 0;
+  std::int64_t sample = 0;
+  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
+};
+
+/// The dynamic loss scale of fp16; not used otherwise.
+struct LossScaleState {
+  double scale = 1;
+  std::int64_t good_steps = 0;  ///< since it last changed
+  std::int64_t hysteresis_left = 0;
+  friend bool operator==(const LossScaleState&, const LossScaleState&) = default;
+};
+
+/// A tokenizer's or model's file by its name and contents.
+struct NamedFingerprint {
+  std::string name;
+  io::Fingerprint contents;
+  friend bool operator==(const NamedFingerprint&, const NamedFingerprint&) = default;
+};
+
+/// What must be the same when a run goes on.
+struct RunIdentity {
+  std::uint64_t model = 0;  ///< `fingerprint_of` its configuration
+  std::uint64_t seed = 0;
+  std::vector<NamedFingerprint> tokenizer;  ///< its files; empty for bytes
+  data::DatasetFingerprint data;
+};
+
+/// Refuses to go on with another model, tokenizer, data or seed than the run began with. `where`
+/// is the checkpoint or store that it would go on from. Errors: data (usage for the seed), naming
+/// what differs, what it was and what it is.
+void require_same_run(const RunIdentity& began_with, const RunIdentity& found,
+                      std::string_view where);
+
+/// A run's small state: everything that is not a tensor. It is part of every checkpoint
+/// (`trainer_state.json`) and, with an empty history, of every commit of the page store.
+struct TrainerState {
+  std::int64_t global_step = 0;  ///< steps done, skipped ones included
+  double epoch = 0;
+  std::int64_t adam_step = 0;  ///< updates done: the step of the bias correction
+  std::int64_t skipped_steps = 0;
+  std::int64_t skipped_in_a_row = 0;
+  std::int64_t tokens_seen = 0;
+  std::int64_t max_steps = 0;
+  double num_train_epochs = 0;
+  LoaderPosition loader;
+  LossScaleState loss_scale;
+  RunIdentity identity;
+  /// Names and values for people: versions of Terrace and its libraries, hardware, world size.
+  std::vector<std::pair<std::string, std::string>> versions;
+  /// Settings that the numbers depend on, as the configuration names them; see `differences`.
+  std::vector<std::pair<std::string, std::string>> numerics;
+  std::vector<LogRecord> log_history;
+};
+
+/// The state as JSON text, in the Trainer's layout: its own `TrainerState.load_from_json` reads it.
+/// What the Trainer has no place for stands under "stateful_callbacks", "terrace".
+[[nodiscard]] std::string to_json(const TrainerState& state);
+
+/// The inverse. Errors: corrupt, naming `where` and the key.
+[[nodiscard]] TrainerState parse_trainer_state(std::string_view json, std::string_view where);
+
+/// "learning_rate was 5e-05 and is 1e-04", for each numerical setting that differs, is new or is
+/// gone; what a resumed run prints.
+[[nodiscard]] std::vector<std::string> differences(
+    const std::vector<std::pair<std::string, std::string>>& before,
+    const std::vector<std::pair<std::string, std::string>>& now);
+
+}  // namespace terrace::checkpoint

@@ -1,0 +1,119 @@
+#include "terrace/checkpoint/checkpoint_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "marker.h"
+#include "staging.h"
+#include "terrace/checkpoint/model_folder.h"
+#include "terrace/checkpoint/training_checkpoint.h"
+#include "terrace/core/error.h"
+#include "terrace/io/file.h"
+
+namespace terrace::checkpoint {
+namespace {
+
+constexpr std::string_view kPrefix = "checkpoint-";
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kPrefix.size());
+  std::int64_t step = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (code != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+/// Why a folder is not a complete checkpoint; empty when it is.
+std::string fault_of(const std::filesystem::path& folder) {
+  try {
+    require_sizes(folder, read_marker(folder));
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+template <class Visit>
+void for_each_folder(const std::filesystem::path& output, Visit&& visit) {
+  std::error_code code;
+  if (!std::filesystem::exists(output, code)) return;
+  std::filesystem::directory_iterator entries(output, code);
+  require(!code, ErrorKind::io, "cannot list the folder {}: {}", output.string(), code.message());
+  // Collected first, because a visit may rename or remove.
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : entries) {
+    if (entry.is_directory(code)) folders.push_back(entry.path());
+  }
+  for (const std::filesystem::path& folder : folders) visit(folder, folder.filename().string());
+}
+
+/// Deletes a folder by way of a temporary name, so that a kill leaves no half of it under its own.
+void remove_folder(const std::filesystem::path& folder) {
+  StagingFolder grave(folder.parent_path(), folder.filename().string());
+  io::rename_durably(folder, grave.path());
+  std::error_code ignored;
+  std::filesystem::remove(grave.path() / kMarkerName, ignored);  // First: not to be restored.
+}
+
+}  // namespace
+
+CheckpointList list_checkpoints(const std::filesystem::path& output) {
+  CheckpointList list;
+  for_each_folder(output, [&](const std::filesystem::path& folder, const std::string& name) {
+    if (const auto step = step_of(name)) {
+      CheckpointEntry entry{folder, *step, fault_of(folder)};
+      (entry.fault.empty() ? list.complete : list.broken).push_back(std::move(entry));
+    } else if (const auto staged = parse_staged_name(name); staged && step_of(staged->name)) {
+      list.unfinished.push_back(folder);
+    }
+  });
+  for (auto* entries : {&list.complete, &list.broken}) {
+    std::sort(entries->begin(), entries->end(),
+              [](const auto& left, const auto& right) { return left.step > right.step; });
+  }
+  return list;
+}
+
+std::optional<CheckpointEntry> newest_checkpoint(const std::filesystem::path& output) {
+  CheckpointList list = list_checkpoints(output);
+  if (list.complete.empty()) return std::nullopt;
+  return std::move(list.complete.front());
+}
+
+std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& output,
+                                                      std::int64_t save_total_limit) {
+  std::vector<std::filesystem::path> removed;
+  if (save_total_limit <= 0) return removed;
+  const CheckpointList list = list_checkpoints(output);
+  for (std::size_t i = static_cast<std::size_t>(save_total_limit); i < list.complete.size(); ++i) {
+    if (std::filesystem::is_symlink(list.complete[i].folder)) continue;  // Not of our making.
+    remove_folder(list.complete[i].folder);
+    removed.push_back(list.complete[i].folder);
+  }
+  return removed;
+}
+
+std::size_t remove_unfinished(const std::filesystem::path& output) {
+  std::size_t removed = 0;
+  for_each_folder(output, [&](const std::filesystem::path& folder, const std::string& name) {
+    const auto staged = parse_staged_name(name);
+    const bool is_ours = staged && (step_of(staged->name) || staged->name == "model");
+    if (!is_ours || !is_abandoned(*staged)) return;
+    const std::filesystem::path place = output / staged->name;
+    std::error_code code;
+    if (!std::filesystem::exists(place, code) && fault_of(folder).empty()) {
+      io::rename_durably(folder, place);
+      return;
+    }
+    std::filesystem::remove_all(folder, code);
+    require(!code, ErrorKind::io, "cannot remove {}: {}", folder.string(), code.message());
+    ++removed;
+  });
+  return removed;
+}
+
+}  // namespace terrace::checkpoint
