@@ -28,15 +28,22 @@ void check_range(const Option& option, const OptionValue& value, const std::stri
        option.unit.empty() ? "" : " ", option.unit);
 }
 
-/// The value in its canonical spelling, where words are to be chosen from.
-OptionValue canonical(const Field& field, const OptionValue& value, const std::string& what) {
-  const auto* word = std::get_if<std::string>(&value);
-  if (field.choices.empty() || word == nullptr) return value;
+std::string canonical_word(const Field& field, const std::string& word, const std::string& what) {
   for (const std::string& known : field.choices) {
-    if (edit_distance(*word, known) == 0) return known;  // case, and - against _, do not count
+    if (edit_distance(word, known) == 0) return known;  // case, and - against _, do not count
   }
-  fail(ErrorKind::usage, "{} is \"{}\", but must be {}{}", what, *word, expectation(field),
-       did_you_mean(*word, field.choices));
+  fail(ErrorKind::usage, "{} is \"{}\", but must be {}{}", what, word, expectation(field),
+       did_you_mean(word, field.choices));
+}
+
+/// The value in its canonical spelling, where words are to be chosen from.
+OptionValue canonical(const Field& field, OptionValue value, const std::string& what) {
+  if (field.choices.empty()) return value;
+  if (auto* word = std::get_if<std::string>(&value)) *word = canonical_word(field, *word, what);
+  if (auto* words = std::get_if<std::vector<std::string>>(&value)) {
+    for (std::string& word : *words) word = canonical_word(field, word, what);
+  }
+  return value;
 }
 
 }  // namespace

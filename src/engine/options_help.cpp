@@ -11,7 +11,10 @@ namespace terrace::engine {
 namespace {
 
 std::string placeholder(const Field& field) {
-  if (!field.choices.empty()) return fmt::format("{}", fmt::join(field.choices, "|"));
+  if (!field.choices.empty()) {
+    return fmt::format("{}{}", fmt::join(field.choices, "|"),
+                       field.type == OptionType::list ? "[,...]" : "");
+  }
   switch (field.type) {
     case OptionType::boolean:
       return "[true|false]";

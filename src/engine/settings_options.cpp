@@ -70,6 +70,7 @@ void add_length_and_batch(OptionTable& table, Settings& s) {
              .field = field(s.length.max_steps),
              .help = "optimizer steps, instead of epochs when above 0",
              .unit = "steps",
+             .default_note = "-1: as the epochs say",
              .minimum = -1});
   table.add({.keys = {"train_micro_batch_size_per_gpu"},
              .flags = {"per_device_train_batch_size", "train_micro_batch_size_per_gpu",

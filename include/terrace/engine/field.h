@@ -74,6 +74,32 @@ template <class T>
   return result;
 }
 
+/// A list of such choices.
+template <class T>
+[[nodiscard]] Field choices(std::vector<T>& member, std::vector<std::pair<std::string, T>> names) {
+  Field result;
+  result.type = OptionType::list;
+  for (const auto& [name, value] : names) result.choices.push_back(name);
+  result.set = [&member, names](const OptionValue& value, const std::string&) {
+    member.clear();
+    for (const std::string& word : std::get<std::vector<std::string>>(value)) {
+      for (const auto& [name, meaning] : names) {
+        if (name == word) member.push_back(meaning);
+      }
+    }
+  };
+  result.get = [&member, names]() -> OptionValue {
+    std::vector<std::string> words;
+    for (const T& item : member) {
+      for (const auto& [name, meaning] : names) {
+        if (meaning == item) words.push_back(name);
+      }
+    }
+    return words;
+  };
+  return result;
+}
+
 /// Reads the text form, as on a command line. Errors: usage, `what` being the subject.
 [[nodiscard]] OptionValue parse_text(const Field& field, std::string_view text,
                                      const std::string& what);

@@ -1,0 +1,150 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "terrace/engine/inference_settings.h"
+#include "terrace/engine/options.h"
+
+// Runs the built program.
+
+namespace terrace::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_and_remove(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::filesystem::remove(path);
+  return text;
+}
+
+void redirect(const std::string& path, int descriptor) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(file, descriptor);
+  close(file);
+}
+
+Result run(std::vector<std::string> arguments) {
+  const std::string stem =
+      std::filesystem::temp_directory_path() / ("terrace-program-" + std::to_string(getpid()));
+  arguments.insert(arguments.begin(), TERRACE_PROGRAM);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    redirect(stem + ".out", STDOUT_FILENO);
+    redirect(stem + ".err", STDERR_FILENO);
+    execv(TERRACE_PROGRAM, argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          read_and_remove(stem + ".out"), read_and_remove(stem + ".err")};
+}
+
+/// One line, which begins as every error does.
+void expect_one_sentence(const Result& result, int code) {
+  EXPECT_EQ(result.code, code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, AllOf(StartsWith("terrace: error: "), EndsWith("\n")));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Program, without_a_subcommand_lists_them_on_standard_error) {
+  const Result result = run({});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, AllOf(HasSubstr("usage: terrace"), HasSubstr("train")));
+}
+
+TEST(Program, help_and_version_go_to_standard_output) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"-h"}, {"help"}}) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, HasSubstr("usage: terrace"));
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_THAT(run({"--version"}).out, StartsWith("terrace "));
+}
+
+TEST(Program, every_subcommand_has_help_by_both_ways) {
+  const std::string overview = run({"--help"}).out;
+  for (const std::string name : {TERRACE_SUBCOMMANDS}) {
+    EXPECT_THAT(overview, HasSubstr("  " + name + " "));
+    const Result flag = run({name, "--help"});
+    EXPECT_EQ(flag.code, 0) << name << flag.err;
+    EXPECT_THAT(flag.out, HasSubstr("usage: terrace " + name)) << name;
+    EXPECT_EQ(run({"help", name}).out, flag.out);
+  }
+}
+
+TEST(Program, help_of_train_has_every_option_with_units_and_defaults) {
+  const std::string help = run({"train", "--help"}).out;
+  engine::Settings settings;
+  const engine::OptionTable table = engine::settings_options(settings);
+  for (const auto& entry : table.entries()) {
+    for (const std::string& flag : entry.option.flags) EXPECT_THAT(help, HasSubstr("--" + flag));
+    if (!entry.option.keys.empty()) {
+      EXPECT_THAT(help, HasSubstr(entry.option.keys.front()));
+    }
+  }
+  EXPECT_THAT(help, AllOf(HasSubstr("(steps; default 500)"), HasSubstr("default 5e-05"),
+                          HasSubstr("--config FILE"), HasSubstr("--deepspeed FILE")));
+}
+
+TEST(Program, documents_its_configuration) {
+  const std::string document = run({"train", "--help-config"}).out;
+  EXPECT_THAT(document, AllOf(HasSubstr("| `gradient_clipping` |"), HasSubstr("`aio.use_gds`"),
+                              HasSubstr("`report_to`")));
+}
+
+TEST(Program, wrong_usage_is_one_sentence_and_exit_code_2) {
+  const Result subcommand = run({"trian"});
+  expect_one_sentence(subcommand, 2);
+  EXPECT_THAT(subcommand.err, HasSubstr("\"train\""));
+  const Result flag = run({"train", "--learnig_rate", "1"});
+  expect_one_sentence(flag, 2);
+  EXPECT_THAT(flag.err, HasSubstr("--learning_rate"));
+  const Result missing = run({"train", "--model", "tiny"});
+  expect_one_sentence(missing, 2);
+  EXPECT_THAT(missing.err, HasSubstr("--data is missing"));
+  expect_one_sentence(run({"--model", "tiny"}), 2);
+  expect_one_sentence(run({"train", "--config", "/nowhere.json"}), 2);
+  expect_one_sentence(run({"swap", "list", "/tmp"}), 2);
+}
+
+TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("terrace-swap-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  EXPECT_THAT(run({"swap", "ls", folder.string()}).out, HasSubstr("no run"));
+  EXPECT_THAT(run({"swap", "ls", folder.string(), "--json"}).out, HasSubstr("\"runs\": []"));
+  EXPECT_THAT(run({"swap", "clean", folder.string()}).out, HasSubstr("0 runs removed"));
+  std::filesystem::remove(folder);
+  const Result missing = run({"swap", "ls", folder.string()});
+  expect_one_sentence(missing, 2);
+  EXPECT_THAT(missing.err, HasSubstr(folder.string()));
+}
+
+}  // namespace
+}  // namespace terrace::tools

@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "subcommand.h"
+#include "terrace/core/error.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr std::array kSubcommands = {
+    Subcommand{"train", "train a model", run_train},
+    Subcommand{"bench", "measure what a run's speed depends on", run_bench},
+    Subcommand{"swap", "list or remove what runs have left in swap folders", run_swap},
+};
+
+constexpr CommandGroup kTerrace = {
+    "terrace",
+    "Terrace trains transformer language models that are larger than the GPU, and larger than RAM.",
+    kSubcommands};
+
+/// libgomp, under oneDNN, reads its wait policy when it is loaded, and idle threads that spin would
+/// take the cores from the optimizer's. So the program runs itself once more with the policy set;
+/// the variable is also the guard against a loop, and a user's own value stays.
+void wait_passively(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  char path[PATH_MAX + 1] = {};
+  if (readlink("/proc/self/exe", path, PATH_MAX) <= 0) return;
+  if (setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  execv(path, argv);  // where that is impossible the run is slower, not wrong
+}
+
+/// Shows one line for what ended the program, below the live line, and returns the exit code.
+int report(engine::Terminal& terminal, ErrorKind kind, const std::string& message) {
+  terminal.finish();
+  terminal.print(fmt::format("terrace: error: {}", message));
+  return exit_code(kind);
+}
+
+int run(const Arguments& arguments) {
+  engine::Terminal terminal(stderr);
+  try {
+    Log log(terminal.sink());
+    Context context{terminal, log};
+    if (!arguments.empty() && arguments.front() == "--version") {
+      print(fmt::format("terrace {}\n", TERRACE_VERSION));
+      return 0;
+    }
+    return dispatch(context, kTerrace, arguments);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::internal) return report(terminal, error.kind(), error.what());
+    return report(
+        terminal, error.kind(),
+        fmt::format("{} (internal fault at {}:{})", error.what(), error.file(), error.line()));
+  } catch (const std::bad_alloc&) {
+    return report(terminal, ErrorKind::out_of_memory,
+                  "out of memory: lower the batch, or --host_memory");
+  } catch (const std::exception& error) {
+    return report(terminal, ErrorKind::internal, fmt::format("{} (internal fault)", error.what()));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::tools
+
+int main(int argc, char** argv) {
+  terrace::tools::wait_passively(argv);
+  return terrace::tools::run(terrace::tools::Arguments(argv + 1, argv + argc));
+}

@@ -1,0 +1,83 @@
+#include "subcommand.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "terrace/core/error.h"
+
+namespace terrace::tools {
+namespace {
+
+bool contains(const Arguments& arguments, std::string_view word) {
+  return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
+}
+
+std::string overview(const CommandGroup& group) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Subcommand& subcommand : group.subcommands) {
+    rows.push_back({fmt::format("  {}", subcommand.name), std::string(subcommand.summary)});
+  }
+  return fmt::format(
+      "{}\n\nusage: {} SUBCOMMAND [OPTION ...]\n\n{}\n"
+      "{} SUBCOMMAND --help lists its options with units and defaults.\n",
+      group.purpose, group.command, engine::aligned(rows), group.command);
+}
+
+const Subcommand& find(const CommandGroup& group, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Subcommand& subcommand : group.subcommands) {
+    if (subcommand.name == name) return subcommand;
+    names.emplace_back(subcommand.name);
+  }
+  fail(ErrorKind::usage, "\"{}\" is not a subcommand of {}{}: {} --help lists them", name,
+       group.command, engine::did_you_mean(name, names), group.command);
+}
+
+}  // namespace
+
+int dispatch(Context& context, const CommandGroup& group, const Arguments& arguments) {
+  if (arguments.empty()) {
+    context.terminal.print(overview(group));
+    return exit_code(ErrorKind::usage);
+  }
+  const std::string& first = arguments.front();
+  if (first == "help" && arguments.size() > 1) {
+    Arguments rest(arguments.begin() + 2, arguments.end());
+    rest.emplace_back("--help");
+    return find(group, arguments[1]).run(context, rest);
+  }
+  if (first == "--help" || first == "-h" || first == "help") {
+    print(overview(group));
+    return 0;
+  }
+  require(!first.starts_with('-'), ErrorKind::usage,
+          "{} stands before the subcommand: write {} SUBCOMMAND {}", first, group.command, first);
+  return find(group, first).run(context, Arguments(arguments.begin() + 1, arguments.end()));
+}
+
+bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
+           const Arguments& arguments) {
+  if (contains(arguments, "--help") || contains(arguments, "-h")) {
+    print(fmt::format("usage: {}\n{}", usage, engine::help_text(table)));
+    return false;
+  }
+  if (contains(arguments, "--help-config") || contains(arguments, "--help_config")) {
+    print(fmt::format("# Options of `{}`\n{}", usage, engine::markdown(table)));
+    return false;
+  }
+  engine::parse_command_line(table, arguments);
+  for (const std::string& note : table.notes()) context.log.write(LogLevel::info, note);
+  return true;
+}
+
+void print(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  require(written, ErrorKind::io, "standard output: {}: the result could not be written",
+          errno_name(errno));
+}
+
+}  // namespace terrace::tools

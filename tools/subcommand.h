@@ -1,0 +1,56 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/core/log.h"
+#include "terrace/engine/options.h"
+#include "terrace/engine/report.h"
+
+namespace terrace::tools {
+
+/// What `main` builds and every subcommand receives. Logs go to the terminal (standard error),
+/// results to standard output.
+struct Context {
+  engine::Terminal& terminal;
+  Log& log;
+};
+
+using Arguments = std::vector<std::string>;
+
+/// One subcommand. `run` gets what follows the name and returns the exit code; errors are thrown.
+struct Subcommand {
+  std::string_view name;
+  std::string_view summary;  ///< a phrase for the list of subcommands
+  int (*run)(Context& context, const Arguments& arguments) = nullptr;
+};
+
+/// A command that does nothing but choose among subcommands.
+struct CommandGroup {
+  std::string_view command;  ///< "terrace", "terrace bench"
+  std::string_view purpose;  ///< a sentence
+  std::span<const Subcommand> subcommands;
+};
+
+/// Runs the subcommand that the first argument names, with the rest. `--help`, `-h`, `help` and
+/// `help NAME` write help to standard output; no argument at all writes it to standard error and
+/// returns the exit code of wrong usage. Errors: usage, naming the nearest subcommand.
+int dispatch(Context& context, const CommandGroup& group, const Arguments& arguments);
+
+/// Reads `arguments` into `table` and logs its notes. With `--help` or `-h` among them it writes
+/// `usage` and the table's help, with `--help-config` the table as Markdown, to standard output
+/// instead, and returns false.
+[[nodiscard]] bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
+                         const Arguments& arguments);
+
+/// Writes a result to standard output. Errors: io, when it cannot be written.
+void print(std::string_view text);
+
+// The subcommands of `terrace`, a file each.
+int run_train(Context& context, const Arguments& arguments);
+int run_bench(Context& context, const Arguments& arguments);
+int run_swap(Context& context, const Arguments& arguments);
+
+}  // namespace terrace::tools

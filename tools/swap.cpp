@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "subcommand.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/io/run_folder.h"
+
+namespace terrace::tools {
+namespace {
+
+enum class Action { list, clean };
+
+struct SwapSettings {
+  Action action = Action::list;
+  std::vector<std::string> folders;
+  bool force = false;
+  bool json = false;
+};
+
+engine::OptionTable swap_options(SwapSettings& settings) {
+  engine::OptionTable table;
+  table.group("Arguments");
+  table.add({.flags = {"action"},
+             .field = engine::choice<Action>(settings.action,
+                                             {{"ls", Action::list}, {"clean", Action::clean}}),
+             .help = "ls lists the runs' folders, clean removes those of dead runs",
+             .positional = true,
+             .required = true});
+  table.add({.flags = {"folder"},
+             .field = engine::field(settings.folders),
+             .help = "folders that were given to train as --swap",
+             .positional = true,
+             .required = true});
+  table.group("Options");
+  table.add(
+      {.flags = {"force"},
+       .field = engine::field(settings.force),
+       .help = "clean also removes folders made on another host, whose run you know is over"});
+  table.add({.flags = {"json"},
+             .field = engine::field(settings.json),
+             .help = "ls writes one JSON object"});
+  return table;
+}
+
+std::vector<io::RunRecord> find_runs(const SwapSettings& settings) {
+  std::vector<io::RunRecord> runs;
+  for (const std::string& folder : settings.folders) {
+    for (io::RunRecord& run : io::list_run_folders(folder)) runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+std::string as_json(const std::vector<io::RunRecord>& runs) {
+  auto list = nlohmann::ordered_json::array();
+  for (const io::RunRecord& run : runs) {
+    list.push_back({{"path", run.path.string()},
+                    {"owner", run.owner},
+                    {"state", name_of(run.liveness)},
+                    {"host", run.host},
+                    {"pid", run.pid},
+                    {"since", run.since},
+                    {"bytes", run.bytes}});
+  }
+  return nlohmann::ordered_json{{"schema", 1}, {"runs", list}}.dump(2) + "\n";
+}
+
+std::string as_table(const std::vector<io::RunRecord>& runs) {
+  if (runs.empty()) return "no run has left anything here\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"state", "size", "host", "pid", "since", "run", "folder"}};
+  for (const io::RunRecord& run : runs) {
+    rows.push_back({std::string(name_of(run.liveness)), format_bytes(run.bytes), run.host,
+                    fmt::format("{}", run.pid), run.since, run.owner, run.path.string()});
+  }
+  constexpr std::array<std::size_t, 2> right = {1, 3};
+  return engine::aligned(rows, right);
+}
+
+void clean(const SwapSettings& settings, Log& log) {
+  std::uint64_t freed = 0;
+  int removed = 0;
+  for (const io::RunRecord& run : find_runs(settings)) {
+    const bool unknown = run.liveness == io::RunLiveness::unknown;
+    if (run.liveness == io::RunLiveness::live || (unknown && !settings.force)) {
+      log.info("{}: kept, its run {}", run.path.string(),
+               unknown ? fmt::format("was started on {}: --force removes it", run.host)
+                       : fmt::format("is live (process {} on {})", run.pid, run.host));
+      continue;
+    }
+    if (!std::filesystem::exists(run.path)) continue;  // went with a sibling on another drive
+    freed += io::remove_run_folder(run, settings.force);
+    ++removed;
+  }
+  print(fmt::format("{} run{} removed, {} freed\n", removed, removed == 1 ? "" : "s",
+                    format_bytes(freed)));
+}
+
+}  // namespace
+
+int run_swap(Context& context, const Arguments& arguments) {
+  SwapSettings settings;
+  engine::OptionTable table = swap_options(settings);
+  if (!parse(context, table, "terrace swap ls|clean FOLDER ... [OPTION ...]", arguments)) return 0;
+  if (settings.action == Action::clean) {
+    clean(settings, context.log);
+  } else {
+    const auto runs = find_runs(settings);
+    print(settings.json ? as_json(runs) : as_table(runs));
+  }
+  return 0;
+}
+
+}  // namespace terrace::tools
