@@ -12,6 +12,7 @@
 #include "tensor_match.h"
 #include "terrace/core/units.h"
 #include "terrace/io/file.h"
+#include "terrace/io/free_space.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -117,15 +118,11 @@ bool has_model(const std::filesystem::path& folder) {
 }
 
 void require_free_space(const std::filesystem::path& folder, std::uint64_t needed, ErrorKind kind) {
-  std::error_code code;
-  const std::filesystem::space_info space = std::filesystem::space(folder, code);
-  require(!code, ErrorKind::io, "cannot see the free space of {}: {}", folder.string(),
-          code.message());
-  require(space.available >= needed, kind,
+  const std::uint64_t available = io::free_bytes(folder);
+  require(available >= needed, kind,
           "{} needs {} ({} bytes) free, but has {} ({} bytes); free some space, write elsewhere "
           "(--output) or keep fewer checkpoints (--save_total_limit)",
-          folder.string(), format_bytes(needed), needed, format_bytes(space.available),
-          space.available);
+          folder.string(), format_bytes(needed), needed, format_bytes(available), available);
 }
 
 }  // namespace terrace::checkpoint
