@@ -218,13 +218,17 @@ void step_range(const StepJob& job, std::int64_t begin, std::int64_t end) {
   if constexpr (kMoment == DType::f32) {
     step_run<kRule, kMaster, kMoment>(job, begin, end, nullptr);
   } else {
-    alignas(64) std::uint32_t words[kTile + 16] = {};  // a tail reads a whole vector
+    // Several tiles at once: their calls do not depend on each other and overlap in the CPU.
+    constexpr std::int64_t kTiles = 4;
+    alignas(64) std::uint32_t words[kTiles * kTile + 16] = {};  // a tail reads a whole vector
     const PhiloxKey key{job.coefficients.seed, job.coefficients.step};
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t index = job.first_index + i;
       const std::int64_t tile = index / kTile;
-      const std::int64_t stop = std::min(end, (tile + 1) * kTile - job.first_index);
-      fill_tile(tile, key, words);
+      const std::int64_t stop = std::min(end, (tile + kTiles) * kTile - job.first_index);
+      for (std::int64_t t = 0; (tile + t) * kTile < job.first_index + stop; ++t) {
+        fill_tile(tile + t, key, words + t * kTile);
+      }
       step_run<kRule, kMaster, kMoment>(job, i, stop, words + index % kTile);
       i = stop;
     }
