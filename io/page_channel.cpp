@@ -12,22 +12,16 @@ namespace terrace::io {
 namespace {
 
 constexpr std::uint64_t kBlock = PageStore::kBlockBytes;
-/// A piece is long enough to run a drive at its speed and short enough to be verified in cache.
-constexpr std::uint64_t kPieceBytes = 4 * kBlock;
 /// The token of a piece: the transfer's slot above, its first byte's place in the page below.
 constexpr int kPlaceBits = 44;
-static_assert(kPieceBytes % PageStore::kAlignment == 0);
+/// The token of a flush that was begun early.
+constexpr std::uint64_t kFlushToken = ~std::uint64_t{0};
 
 const Segment& segment_at(std::span<const Segment> segments, std::uint64_t place) {
   const auto after = std::upper_bound(
       segments.begin(), segments.end(), place,
       [](std::uint64_t value, const Segment& segment) { return value < segment.begin; });
   return *(after - 1);
-}
-
-/// The piece that starts at `place`, a place where one does.
-std::uint64_t piece_bytes(const Segment& segment, std::uint64_t place) {
-  return std::min(kPieceBytes, segment.begin + segment.bytes - place);
 }
 
 }  // namespace
@@ -38,9 +32,9 @@ PageChannel::PageChannel(PageStore& store, const ChannelOptions& options)
       waiting_(options.pages_max),
       done_(options.pages_max) {
   EngineOptions wanted = store.options_.engine;
-  wanted.piece_bytes = kPieceBytes;
   // Twice what is in flight, so that the next piece is ready when one completes.
   wanted.requests_max = 2 * static_cast<std::size_t>(wanted.depth) * store.folders_.size();
+  piece_bytes_ = wanted.piece_bytes;
   engine_ = store.new_engine(wanted);
   store.open_data_files(*engine_);
   completions_.resize(wanted.requests_max);
@@ -106,8 +100,24 @@ void PageChannel::write(PageId id, std::span<const std::byte> source, std::uint6
        .has_checksums = !checksums.empty()});
 }
 
+void PageChannel::start_flush() {
+  for (std::size_t file = 0; file < store_.folders_.size(); ++file) {
+    const Request flush{
+        .kind = Operation::flush, .file = FileId(static_cast<int>(file)), .token = kFlushToken};
+    if (engine_->submit({&flush, 1}) == 0) break;  // The commit flushes what this leaves.
+    ++flushes_;
+  }
+  unflushed_bytes_ = 0;
+}
+
 void PageChannel::pump() {
+  const std::uint64_t flush_bytes = store_.options_.flush_every_bytes;
+  if (flush_bytes > 0 && unflushed_bytes_ >= flush_bytes && flushes_ == 0) start_flush();
   while (!waiting_.empty() && engine_->room() > 0) start_piece(waiting_.front());
+}
+
+std::uint64_t PageChannel::piece_at(const Segment& segment, std::uint64_t place) const {
+  return std::min(piece_bytes_, segment.begin + segment.bytes - place);
 }
 
 void PageChannel::start_piece(int slot) {
@@ -116,7 +126,7 @@ void PageChannel::start_piece(int slot) {
   const auto segments = table.segments_of(transfer.page);
   const std::uint64_t place = transfer.started;
   const Segment& segment = segment_at(segments, place);
-  const std::uint64_t bytes = piece_bytes(segment, place);
+  const std::uint64_t bytes = piece_at(segment, place);
   if (transfer.kind == Operation::write && !transfer.has_checksums) {
     const std::uint64_t end = std::min(place + bytes, table.specs()[transfer.page].bytes);
     const auto sums = table.checksums(transfer.page, transfer.extent);
@@ -139,17 +149,24 @@ void PageChannel::start_piece(int slot) {
 
 void PageChannel::settle(Completion& completion) {
   if (completion.error != 0) fail(std::move(completion.message));
+  if (completion.token == kFlushToken) {
+    --flushes_;
+    return;
+  }
   const int slot = static_cast<int>(completion.token >> kPlaceBits);
   const std::uint64_t place = completion.token & ((1ULL << kPlaceBits) - 1);
   Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
   PageTable& table = *store_.table_;
   const Segment& segment = segment_at(table.segments_of(transfer.page), place);
-  const std::uint64_t bytes = piece_bytes(segment, place);
+  const std::uint64_t bytes = piece_at(segment, place);
   if (transfer.kind == Operation::read) verify(transfer, place, bytes);
   transfer.moved += bytes;
   if (transfer.moved < table.specs()[transfer.page].bytes) return;
   (transfer.kind == Operation::read ? store_.bytes_read_ : store_.bytes_written_) += transfer.moved;
-  if (transfer.kind == Operation::write) table.end_write(transfer.page);
+  if (transfer.kind == Operation::write) {
+    unflushed_bytes_ += transfer.moved;
+    table.end_write(transfer.page);
+  }
   done_.push(slot);
 }
 

@@ -57,11 +57,16 @@ void require_space(std::span<const std::filesystem::path> folders,
 PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options,
                      Log& log)
     : options_(options), log_(log), folders_(std::move(folders)) {
+  require(options_.engine.piece_bytes % kBlockBytes == 0, ErrorKind::usage,
+          "the I/O block size is {} bytes, but a multiple of {} is expected, because a checksum "
+          "covers that much",
+          options_.engine.piece_bytes, kBlockBytes);
   // One short queue is enough for flushes, headers and the manifest.
   EngineOptions own = options_.engine;
   own.depth = 8;
   own.requests_max = 64;
   own.sqpoll = false;
+  own.one_thread = false;  // Whoever commits.
   engine_ = new_engine(own);
 }
 

@@ -196,6 +196,10 @@ std::unique_ptr<Driver> make_uring_driver(const DriverOptions& options, int& ref
     attempts.insert(attempts.begin(),
                     {IORING_SETUP_SQPOLL | IORING_SETUP_R_DISABLED, IORING_SETUP_SQPOLL});
   }
+  if (!options.one_thread) {
+    std::erase_if(attempts,
+                  [](unsigned flags) { return (flags & IORING_SETUP_SINGLE_ISSUER) != 0; });
+  }
   for (const unsigned flags : attempts) {
     io_uring ring{};
     io_uring_params parameters{};

@@ -36,6 +36,7 @@ struct EngineOptions {
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
   bool direct = true;
   bool sqpoll = false;
+  bool one_thread = true;  ///< as `DriverOptions::one_thread`
 };
 
 /// What the engine found it can do; fall-backs taken later change it.

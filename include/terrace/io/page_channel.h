@@ -13,6 +13,8 @@
 
 namespace terrace::io {
 
+struct Segment;
+
 /// One thread's way to the pages of a store, with an engine of its own. Single-owner: one thread at
 /// a time, which may be another than the one that opened it.
 ///
@@ -21,8 +23,8 @@ namespace terrace::io {
 /// page's end and that multiple travel along, unchecked: a read overwrites them. The memory belongs
 /// to the caller and stays valid until the tag is returned, or the channel has thrown or is gone.
 ///
-/// Transfers go on only while the owner is in a call: up to the queue's depth of 1 MiB pieces is in
-/// flight meanwhile.
+/// Transfers go on only while the owner is in a call: up to the queue's depth of pieces
+/// (`EngineOptions::piece_bytes`) is in flight meanwhile.
 ///
 /// Errors, from `wait` (and from `read` and `write`, which collect too): kind `io`, naming path,
 /// offset, length, expected, found and the errno, or the page whose checksum differs. Before it is
@@ -77,6 +79,9 @@ class PageChannel {
   /// Gives the engine what it has room for; computes a piece's checksums just before.
   void pump();
   void start_piece(int slot);
+  /// Bytes of the piece that starts at `place` of a page, a place where one does.
+  [[nodiscard]] std::uint64_t piece_at(const Segment& segment, std::uint64_t place) const;
+  void start_flush();
   void settle(Completion& completion);
   void verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes);
   /// Waits for everything in flight, then throws.
@@ -90,6 +95,9 @@ class PageChannel {
   Ring<int> waiting_;  ///< not yet wholly started, in order
   Ring<int> done_;     ///< complete, tag not yet returned
   std::vector<Completion> completions_;
+  std::uint64_t piece_bytes_ = 0;
+  std::uint64_t unflushed_bytes_ = 0;
+  int flushes_ = 0;  ///< in flight
   bool failed_ = false;
 };
 

@@ -45,7 +45,11 @@ struct PageStoreOptions {
   /// a crash between a page's first write and the commit loses the state of this store.
   int extents_per_page = 2;
   std::uint64_t run_state_bytes_max = std::uint64_t{64} << 10;
+  /// Its `piece_bytes` is a multiple of `PageStore::kBlockBytes`.
   EngineOptions engine;
+  /// Begin to make a step's writes durable each time a channel has written this much, so that the
+  /// commit finds less to flush; 0 leaves it all to the commit.
+  std::uint64_t flush_every_bytes = 0;
   /// Replaces `make_engine` (tests, and memory instead of disks).
   std::function<std::unique_ptr<Engine>(const EngineOptions&, Log&)> engine_factory;
 };
