@@ -19,6 +19,9 @@ constexpr std::size_t kFilesOpenMax = 256;
 /// Data above this is announced before it is read, as that takes a while.
 constexpr std::uint64_t kAnnounceBytes = 4 * kGiB;
 constexpr double kAnnounceSeconds = 2;
+/// A folder with more unsupported bytes than this many times the others holds data that cannot be
+/// read, and the text in it is about that data.
+constexpr std::uint64_t kUnsupportedMax = 9;
 
 void count(Tally& tally, const std::filesystem::path& path) {
   if (tally.count++ == 0) tally.example = path;
@@ -105,12 +108,12 @@ class Dataset::Builder {
   void finish(std::span<const std::filesystem::path> paths) {
     for (std::size_t argument = 0; argument < paths.size(); ++argument) {
       const Balance& balance = balances_[argument];
-      require(
-          balance.unsupported_bytes <= balance.taken_bytes, ErrorKind::data,
-          "most of the folder {} is in formats that are not supported yet ({} of them, and {} of "
-          "text or token files): {}; or name the files to use one by one",
-          paths[argument].string(), format_bytes(balance.unsupported_bytes),
-          format_bytes(balance.taken_bytes), balance.unsupported);
+      require(balance.unsupported_bytes <= kUnsupportedMax * balance.taken_bytes, ErrorKind::data,
+              "nearly all of the folder {} is in formats that are not supported yet ({} of them, "
+              "and {} of "
+              "text or token files): {}; or name the files to use one by one",
+              paths[argument].string(), format_bytes(balance.unsupported_bytes),
+              format_bytes(balance.taken_bytes), balance.unsupported);
     }
     const std::vector<std::string> notes = report_.notes();
     require(

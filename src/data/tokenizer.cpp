@@ -138,11 +138,15 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
-void Tokenizer::write(const std::filesystem::path& folder) const {
+std::vector<std::pair<std::string, std::string>> Tokenizer::files() const {
   const OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                               {"clean_up_tokenization_spaces", false}};
-  io::write_file(folder / "tokenizer.json", tokenizer_json().dump(2) + "\n");
-  io::write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
+  return {{"tokenizer.json", tokenizer_json().dump(2) + "\n"},
+          {"tokenizer_config.json", config.dump(2) + "\n"}};
+}
+
+void Tokenizer::write(const std::filesystem::path& folder) const {
+  for (const auto& [name, contents] : files()) io::write_file(folder / name, contents);
 }
 
 TokenizerKind identify_tokenizer(const std::filesystem::path& folder) {

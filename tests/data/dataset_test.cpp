@@ -222,12 +222,14 @@ TEST(Dataset, utf8_is_told_from_what_only_looks_like_it) {
   }
 }
 
-TEST(Dataset, a_folder_of_mostly_unsupported_files_is_refused) {
+TEST(Dataset, a_folder_of_nearly_nothing_but_unsupported_files_is_refused) {
   const TemporaryFolder folder;
   write_bytes(folder / "d/README.md", "A data set.");
-  write_bytes(folder / "d/train-00000.parquet", std::string(1000, 'x'));
+  write_bytes(folder / "d/train-00000.parquet", std::string(100, 'x'));
   EXPECT_THAT(message_about({folder / "d"}),
               AllOf(HasSubstr("train-00000.parquet"), HasSubstr("not supported yet")));
+  write_bytes(folder / "d/README.md", "A folder of text.");
+  EXPECT_EQ(open_quietly({folder / "d"})->report().text_files, 1);
 }
 
 TEST(Dataset, text_and_token_files_do_not_mix) {

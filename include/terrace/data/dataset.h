@@ -59,8 +59,9 @@ struct DatasetReport {
 /// CSV, Parquet, Arrow, packed files, office documents and models are not supported yet; every
 /// other file is text, unless it is empty, begins as UTF-16 or holds a NUL byte ("binary"). A file
 /// that was named and is not one of the supported is refused; in a folder it is skipped and
-/// counted, but a folder whose unsupported files outweigh the others in bytes is refused, so that
-/// no run trains on the README beside the data. Hidden files and links to folders are skipped.
+/// counted, but a folder of whose bytes more than nine tenths are in unsupported formats is
+/// refused, so that no run trains on the README beside the data. Hidden files and links to folders
+/// are skipped.
 ///
 /// Opening reads every file once, for the checks and the fingerprint; nothing is held in memory but
 /// paths and, for text with carriage returns, 8 bytes for 4096 tokens.
@@ -69,10 +70,10 @@ struct DatasetReport {
 class Dataset {
  public:
   /// Opens files and folders, the latter walked to the bottom in the order of names.
-  /// Errors: data, naming the file and what to do: as above; a missing path; an id that is not
-  /// below `vocab_size`, with its position; a damaged token file; text for a model with another
-  /// tokenizer; text and token files together; no data at all. usage: a vocabulary that cannot hold
-  /// bytes. io.
+  /// Errors: data, naming the file and what to do: as above; a missing path or a folder that cannot
+  /// be read; an id that is not below `vocab_size`, with its position; a damaged token file; text
+  /// for a model with another tokenizer; text and token files together; no data at all. usage: a
+  /// vocabulary that cannot hold bytes. io.
   [[nodiscard]] static std::shared_ptr<const Dataset> open(
       std::span<const std::filesystem::path> paths, const DatasetOptions& options, Log& log);
   ~Dataset();

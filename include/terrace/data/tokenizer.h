@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace terrace::data {
@@ -37,6 +38,8 @@ class Tokenizer {
   /// larger vocabulary can draw, becomes U+FFFD.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids) const;
 
+  /// Its Hugging Face files, by name and contents: `tokenizer.json` and `tokenizer_config.json`.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> files() const;
   /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, which exists, replacing
   /// those there. Errors: io.
   void write(const std::filesystem::path& folder) const;
