@@ -15,7 +15,12 @@ namespace {
 
 constexpr std::array kSubcommands = {
     Subcommand{"train", "train a model", run_train},
+    Subcommand{"plan", "show what a run would take on each tier and move in a step", run_plan},
+    Subcommand{"inspect", "show what a checkpoint, model folder, tensor file or page store holds",
+               run_inspect},
     Subcommand{"bench", "measure what a run's speed depends on", run_bench},
+    Subcommand{"doctor", "show what of this machine is usable, and what would mend the rest",
+               run_doctor},
     Subcommand{"swap", "list or remove what runs have left in swap folders", run_swap},
 };
 

@@ -50,7 +50,10 @@ void print(std::string_view text);
 
 // The subcommands of `terrace`, a file each.
 int run_train(Context& context, const Arguments& arguments);
+int run_plan(Context& context, const Arguments& arguments);
+int run_inspect(Context& context, const Arguments& arguments);
 int run_bench(Context& context, const Arguments& arguments);
+int run_doctor(Context& context, const Arguments& arguments);
 int run_swap(Context& context, const Arguments& arguments);
 
 }  // namespace terrace::tools

@@ -133,6 +133,39 @@ TEST(Program, wrong_usage_is_one_sentence_and_exit_code_2) {
   expect_one_sentence(run({"swap", "list", "/tmp"}), 2);
 }
 
+TEST(Program, plans_a_preset_without_touching_weights_or_disks) {
+  const Result text = run({"plan", "--model", "tiny", "--max_length", "64"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("Memory"), HasSubstr("AdamW, betas 0.9 and 0.999")));
+  const Result json = run({"plan", "--model", "tiny", "--json"});
+  EXPECT_THAT(json.out, AllOf(StartsWith("{"), HasSubstr("\"bytes_per_step\"")));
+}
+
+TEST(Program, a_plan_over_its_budget_is_exit_code_3_and_names_both_figures) {
+  const Result result = run({"plan", "--model", "small", "--host_memory", "1M"});
+  expect_one_sentence(result, 3);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("1.00 MiB"), HasSubstr("--swap")));
+}
+
+TEST(Program, inspect_refuses_what_is_not_there_with_exit_code_4) {
+  expect_one_sentence(run({"inspect", "/nowhere"}), 4);
+  const Result preset = run({"plan", "--model", "tinny"});
+  expect_one_sentence(preset, 2);
+  EXPECT_THAT(preset.err, HasSubstr("tiny"));
+}
+
+TEST(Program, doctor_tries_a_swap_folder_and_leaves_nothing_there) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("terrace-doctor-test-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const Result result = run({"doctor", "--swap", folder.string(), "--json"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("\"threads\""), HasSubstr("disk " + folder.string())));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove(folder);
+  expect_one_sentence(run({"doctor", "--swap", folder.string()}), 2);
+}
+
 TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("terrace-swap-" + std::to_string(getpid()));

@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "subcommand.h"
+#include "terrace/core/container.h"
+#include "terrace/core/units.h"
+#include "terrace/core/workers.h"
+#include "terrace/io/aligned_memory.h"
+#include "terrace/io/engine.h"
+#include "terrace/io/free_space.h"
+#include "terrace/kernels/cpu.h"
+
+namespace terrace::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What was found out, and the sentences with what would mend it.
+struct Findings {
+  std::vector<engine::Fact> facts;
+  std::vector<std::string> advice;
+};
+
+/// A log that keeps fall-backs for the end instead of showing them at once.
+Log quiet_log() {
+  return Log([](LogLevel, std::string_view) {});
+}
+
+void take_fallbacks(Findings& findings, const Log& log) {
+  for (std::string& line : log.fallbacks()) findings.advice.push_back(std::move(line));
+}
+
+void examine_processor(Findings& findings) {
+  const ThreadCount threads = choose_threads(0);
+  findings.facts.emplace_back("threads", fmt::format("{} ({})", threads.threads, threads.reason));
+  Log log = quiet_log();
+  const auto ops = kernels::make_cpu_ops({.threads = threads.threads}, log);
+  findings.facts.emplace_back("kernels", ops->description());
+  take_fallbacks(findings, log);
+}
+
+void examine_memory(Findings& findings) {
+  const Limit total = total_memory();
+  const Limit available = available_memory();
+  findings.facts.emplace_back(
+      "RAM",
+      fmt::format("{} ({})", format_bytes(static_cast<std::uint64_t>(total.value)), total.source));
+  findings.facts.emplace_back(
+      "RAM available",
+      fmt::format("{} ({})", format_bytes(static_cast<std::uint64_t>(available.value)),
+                  available.source));
+}
+
+/// A GPU that is found and cannot be used is said, with the reason.
+void examine_gpu(Findings& findings) {
+  const bool present = fs::exists("/dev/nvidiactl");
+  findings.facts.emplace_back("GPU", present ? "found, not used" : "none found");
+  if (present) {
+    findings.advice.emplace_back(
+        "an NVIDIA driver is loaded, but this build computes on the host device only");
+  }
+}
+
+/// A file that is removed at the end.
+class ProbeFile {
+ public:
+  explicit ProbeFile(const fs::path& folder)
+      : path_(folder / fmt::format("terrace-doctor-{}", getpid())) {}
+  ~ProbeFile() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Writes and reads a MiB as a run would, so that what is refused shows.
+void examine_disk(Findings& findings, const fs::path& folder) {
+  io::require_writable_folder(folder);
+  if (io::is_in_memory(folder)) {
+    findings.advice.push_back(fmt::format(
+        "{} lies in memory (tmpfs): choose a folder on a drive for --swap", folder.string()));
+  }
+  Log log = quiet_log();
+  io::EngineOptions options;
+  const auto engine = io::make_engine(options, log);
+  const ProbeFile probe(folder);
+  const auto file = engine->open(probe.path(), {.create = true, .bytes = options.piece_bytes});
+  io::AlignedMemory memory(options.piece_bytes);
+  std::fill_n(memory.data(), memory.size(), std::byte{0x5a});
+  const std::array<std::span<std::byte>, 1> buffers = {memory.span()};
+  engine->register_buffers(buffers);
+  for (const auto kind : {io::Operation::write, io::Operation::read}) {
+    io::transfer(*engine, {kind, file.id, 0, memory.data(), memory.size()});
+  }
+  const io::Capabilities found = engine->capabilities();
+  findings.facts.emplace_back(
+      fmt::format("disk {}", folder.string()),
+      fmt::format("{} free, {}, {}, buffers {}", format_bytes(io::free_bytes(folder)), found.driver,
+                  found.direct ? "O_DIRECT" : "page cache",
+                  found.registered ? "registered" : "not registered"));
+  take_fallbacks(findings, log);
+}
+
+std::string as_text(const Findings& findings) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, value] : findings.facts) rows.push_back({name, value});
+  std::string text = engine::aligned(rows) + "\n";
+  if (findings.advice.empty()) return text + "nothing to mend\n";
+  for (const std::string& line : findings.advice) text += fmt::format("to mend: {}\n", line);
+  return text;
+}
+
+std::string as_json(const Findings& findings) {
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : findings.facts) facts[name] = value;
+  return nlohmann::ordered_json{
+             {"schema", "terrace.doctor/1"}, {"facts", facts}, {"to_mend", findings.advice}}
+             .dump(2) +
+         "\n";
+}
+
+}  // namespace
+
+int run_doctor(Context& context, const Arguments& arguments) {
+  std::vector<std::string> swap;
+  bool json = false;
+  engine::OptionTable table;
+  table.group("Options");
+  table.add({.flags = {"swap"},
+             .field = engine::field(swap),
+             .help = "folders that are to hold page stores, to be tried with a small file"});
+  table.add({.flags = {"json"},
+             .field = engine::field(json),
+             .help = "write the findings as one JSON object"});
+  if (!parse(context, table, "terrace doctor [--swap DIR[,DIR]] [OPTION ...]", arguments)) return 0;
+  Findings findings;
+  examine_processor(findings);
+  examine_memory(findings);
+  examine_gpu(findings);
+  for (const std::string& folder : swap) examine_disk(findings, folder);
+  print(json ? as_json(findings) : as_text(findings));
+  return 0;
+}
+
+}  // namespace terrace::tools

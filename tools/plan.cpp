@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "subcommand.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/engine/planning.h"
+#include "terrace/engine/run_setup.h"
+
+namespace terrace::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The lanes that move bytes.
+constexpr std::array kPaths = {plan::Lane::h2d, plan::Lane::d2h, plan::Lane::collective,
+                               plan::Lane::disk_read, plan::Lane::disk_write};
+
+/// Disk space is taken by every copy of a page.
+std::uint64_t copies(const engine::Settings& settings, memory::Tier tier) {
+  return tier == memory::Tier::disk ? static_cast<std::uint64_t>(settings.placement.disk_extents)
+                                    : 1;
+}
+
+std::string as_json(const engine::Settings& settings, const engine::RunSetup& setup,
+                    const engine::ChosenPlan& chosen) {
+  Json tiers = Json::object();
+  const memory::MemoryPlan& memory = chosen.plan.memory;
+  for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
+    Json purposes = Json::object();
+    for (const memory::PurposeBytes& row : memory.by_purpose()) {
+      if (row.tier == tier && row.bytes > 0) {
+        purposes[row.purpose] = row.bytes * copies(settings, tier);
+      }
+    }
+    tiers[std::string(name_of(tier))] = {{"bytes", memory.bytes(tier) * copies(settings, tier)},
+                                         {"purposes", purposes}};
+  }
+  Json moved = Json::object();
+  for (const plan::Lane lane : kPaths) {
+    moved[std::string(name_of(lane))] = engine::bytes_per_step(chosen.plan, lane);
+  }
+  return Json{{"schema", "terrace.plan/1"},
+              {"model", setup.source.name},
+              {"parameters", setup.model->parameter_count()},
+              {"dtype", name_of(setup.dtype)},
+              {"placement", chosen.placement},
+              {"tiers", tiers},
+              {"bytes_per_step", moved},
+              {"process_bytes", chosen.process_bytes},
+              {"budget_bytes", chosen.budget_bytes},
+              {"budget_source", chosen.budget_source}}
+             .dump(2) +
+         "\n";
+}
+
+std::string as_text(const engine::Settings& settings, const engine::RunSetup& setup,
+                    const engine::ChosenPlan& chosen) {
+  const model::BatchShape batch = chosen.plan.request.micro_batch;
+  std::vector<engine::Fact> facts = {
+      {"model",
+       fmt::format("{}, {} parameters, {}", setup.source.name,
+                   format_count(static_cast<std::uint64_t>(setup.model->parameter_count())),
+                   name_of(setup.dtype))},
+      {"micro-batch", fmt::format("{} sequences of {} tokens", batch.rows, batch.sequence)},
+      {"placement", chosen.placement},
+      {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen.process_bytes),
+                          format_bytes(chosen.budget_bytes), chosen.budget_source)}};
+  for (const engine::Fact& fact : engine::facts_of(settings)) facts.push_back(fact);
+  std::vector<std::vector<std::string>> moved;
+  for (const plan::Lane lane : kPaths) {
+    const std::uint64_t bytes = engine::bytes_per_step(chosen.plan, lane);
+    if (bytes > 0) moved.push_back({fmt::format("  {}", name_of(lane)), format_bytes(bytes)});
+  }
+  constexpr std::array<std::size_t, 1> right = {1};
+  return fmt::format(
+      "{}\nMemory\n{}{}", engine::settings_table(facts),
+      engine::memory_table(chosen.plan, static_cast<int>(settings.placement.disk_extents)),
+      moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right));
+}
+
+}  // namespace
+
+int run_plan(Context& context, const Arguments& arguments) {
+  engine::Settings settings;
+  bool json = false;
+  engine::OptionTable table = engine::settings_options(settings);
+  table.group("Result");
+  table.add({.flags = {"json"},
+             .field = engine::field(json),
+             .help = "write the plan as one JSON object"});
+  if (!parse(context, table, "terrace plan --model DIR|PRESET [OPTION ...]", arguments)) return 0;
+  engine::finalize(settings);
+  require(!settings.model.empty(), ErrorKind::usage,
+          "--model is missing: give a model folder or the name of a preset");
+  engine::resolve_batch(settings.batch, std::max<std::int64_t>(1, settings.ranks.ranks));
+  const engine::RunSetup setup = engine::set_up(settings, context.log);
+  settings.numerics.dtype = setup.dtype;
+  if (!settings.optimizer.learning_rate) {
+    settings.optimizer.learning_rate = setup.source.learning_rate;
+  }
+  const engine::ChosenPlan chosen = engine::choose_plan(settings, *setup.model, *setup.layout);
+  print(json ? as_json(settings, setup, chosen) : as_text(settings, setup, chosen));
+  return 0;
+}
+
+}  // namespace terrace::tools
