@@ -260,6 +260,14 @@ TEST_P(PageStoreTest, misuse_is_refused) {
 INSTANTIATE_TEST_SUITE_P(
     Engines, PageStoreTest,
     ::testing::Values(Subject{"uring", [] { return PageStoreOptions{}; }},
+                      Subject{"uring_in_small_pieces_flushing_early",
+                              [] {
+                                PageStoreOptions options;
+                                options.engine.piece_bytes = PageStore::kBlockBytes;
+                                options.engine.depth = 3;
+                                options.flush_every_bytes = kMiB;
+                                return options;
+                              }},
                       Subject{"threads",
                               [] {
                                 PageStoreOptions options;
