@@ -79,7 +79,7 @@ Engine::~Engine() {
 
 OpenedFile Engine::open(const std::filesystem::path& path, const OpenOptions& options) {
   require(files_.size() < static_cast<std::size_t>(options_.files_max), ErrorKind::internal,
-          "cannot open {}: the engine was made for {} files", path.string(), options_.files_max);
+          "cannot open {}: the engine was made for {} files", path.native(), options_.files_max);
   OpenOptions wanted = options;
   wanted.direct = wanted.direct && options_.direct;
   File file{.path = path, .opened = driver_->open(path, wanted)};
@@ -114,7 +114,7 @@ void Engine::check_alignment(const Request& request) const {
   require(aligned || !file.opened.direct, ErrorKind::internal,
           "a {} of {} bytes at offset {} of {} from address {} is not aligned to {} (memory) and "
           "{} (file)",
-          verb(request.kind), request.size, request.offset, file.path.string(),
+          verb(request.kind), request.size, request.offset, file.path.native(),
           static_cast<const void*>(request.data), file.opened.memory_alignment,
           file.opened.offset_alignment);
 }
@@ -323,25 +323,25 @@ void Engine::retry(File& file, int index, int code) {
 void Engine::leave_direct(File& file, int code, std::string_view when) {
   file.leaving_direct = file.opened.direct;
   log_.fallback(
-      "io.direct:" + file.path.string(),
+      "io.direct:" + file.path.native(),
       fmt::format("{} refuses O_DIRECT {} with {}, so the page cache is used, which costs "
                   "memory and CPU time; put the folder on a local file system such as ext4 "
                   "or xfs",
-                  file.path.string(), when, errno_name(code)));
+                  file.path.native(), when, errno_name(code)));
 }
 
 void Engine::fail_request(File& file, const PieceSlot& slot, int code, std::string_view found) {
   RequestSlot& owner = requests_[static_cast<std::size_t>(slot.request)];
   owner.error = code;
   if (slot.piece.kind == Operation::flush) {
-    owner.message = fmt::format("cannot make the writes to {} durable: {}{}", file.path.string(),
+    owner.message = fmt::format("cannot make the writes to {} durable: {}{}", file.path.native(),
                                 errno_name(code), advice(code));
     return;
   }
   owner.message = fmt::format(
       "cannot {} {} bytes at offset {} of {}: expected {} bytes at offset "
       "{}, found {}{}{}{}",
-      verb(slot.piece.kind), owner.request.size, owner.request.offset, file.path.string(),
+      verb(slot.piece.kind), owner.request.size, owner.request.offset, file.path.native(),
       slot.piece.size, slot.piece.offset, errno_name(code), found.empty() ? "" : ", ", found,
       advice(code));
 }

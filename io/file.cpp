@@ -37,7 +37,7 @@ void write_all(int descriptor, const std::filesystem::path& path, std::uint64_t 
     }
     const int code = written < 0 ? errno : EAGAIN;
     require(is_passing(code) && ++retries < kRetriesMax, ErrorKind::io,
-            "cannot write {} bytes at offset {} of {}: {}{}", source.size(), offset, path.string(),
+            "cannot write {} bytes at offset {} of {}: {}{}", source.size(), offset, path.native(),
             errno_name(code),
             code == ENOSPC || code == EDQUOT ? "; free some space, or write elsewhere" : "");
   }
@@ -45,7 +45,7 @@ void write_all(int descriptor, const std::filesystem::path& path, std::uint64_t 
 
 void sync_file(int descriptor, const std::filesystem::path& path) {
   require(::fsync(descriptor) == 0, ErrorKind::io, "cannot make {} durable: fsync failed with {}",
-          path.string(), errno_name(errno));
+          path.native(), errno_name(errno));
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -77,12 +77,12 @@ InputFile::InputFile(std::filesystem::path path, ErrorKind missing)
     : path_(std::move(path)), missing_(missing) {
   descriptor_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   require(static_cast<bool>(descriptor_), missing_, "cannot open {} for reading: {}",
-          path_.string(), errno_name(errno));
+          path_.native(), errno_name(errno));
   struct stat status {};
   require(::fstat(descriptor_.get(), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
-          path_.string(), errno_name(errno));
+          path_.native(), errno_name(errno));
   require(S_ISREG(status.st_mode), missing_, "{} is {}, but a regular file was expected",
-          path_.string(), S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
+          path_.native(), S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -100,10 +100,10 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> target) const {
     }
     require(found != 0, missing_,
             "{} ends at byte {}, but {} more bytes were expected there; it is truncated",
-            path_.string(), offset, target.size());
+            path_.native(), offset, target.size());
     require(is_passing(errno) && ++retries < kRetriesMax, ErrorKind::io,
             "cannot read {} bytes at offset {} of {}: {}; the kernel's log may say more",
-            target.size(), offset, path_.string(), errno_name(errno));
+            target.size(), offset, path_.native(), errno_name(errno));
   }
 }
 
@@ -111,7 +111,7 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t bytes_max
                       ErrorKind missing) {
   const InputFile file(path, missing);
   require(file.size() <= bytes_max, missing, "{} has {} bytes, but at most {} were expected",
-          path.string(), file.size(), bytes_max);
+          path.native(), file.size(), bytes_max);
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;

@@ -49,8 +49,8 @@ void reserve_space(int descriptor, const std::filesystem::path& path, std::uint6
   }
   require(code != ENOSPC && code != EDQUOT && code != EFBIG, ErrorKind::does_not_fit,
           "cannot reserve {} ({} bytes) for {}: {}; free some space or choose another folder",
-          format_bytes(bytes), bytes, path.string(), errno_name(code));
-  require(code == 0, ErrorKind::io, "cannot reserve {} bytes for {}: {}", bytes, path.string(),
+          format_bytes(bytes), bytes, path.native(), errno_name(code));
+  require(code == 0, ErrorKind::io, "cannot reserve {} bytes for {}: {}", bytes, path.native(),
           errno_name(code));
 }
 
@@ -61,7 +61,7 @@ OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions&
   OpenedFile opened{.id = FileId(count())};
   FileDescriptor descriptor(::open(path.c_str(), how, 0666));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot {} {}: {}",
-          options.create ? "create" : "open", path.string(), errno_name(errno));
+          options.create ? "create" : "open", path.native(), errno_name(errno));
   if (options.create) reserve_space(descriptor.get(), path, options.bytes);
   if (options.direct) {
     FileDescriptor direct(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT));
@@ -82,14 +82,14 @@ void FileTable::use_page_cache(FileId file) {
   File& entry = files_[static_cast<std::size_t>(file.value)];
   FileDescriptor descriptor(::open(entry.path.c_str(), O_RDWR | O_CLOEXEC));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open {} again: {}",
-          entry.path.string(), errno_name(errno));
+          entry.path.native(), errno_name(errno));
   entry.descriptor = std::move(descriptor);
 }
 
 std::uint64_t FileTable::size_of(FileId file) const {
   struct stat status {};
   require(::fstat(descriptor(file), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
-          at(file).path.string(), errno_name(errno));
+          at(file).path.native(), errno_name(errno));
   return static_cast<std::uint64_t>(status.st_size);
 }
 

@@ -109,12 +109,12 @@ Manifest::Manifest(Engine& engine, const std::filesystem::path& path)
   const OpenedFile opened = engine_.open(path_, {});
   file_ = opened.id;
   require(opened.bytes >= kBlock, ErrorKind::corrupt,
-          "{} is no manifest of a page store: it has {} bytes", path_.string(), opened.bytes);
+          "{} is no manifest of a page store: it has {} bytes", path_.native(), opened.bytes);
   const AlignedMemory head(kBlock);
   transfer(engine_, {Operation::read, file_, 0, head.data(), head.size(), 0});
   require(is_sealed(head.span(), kFrontMagic), ErrorKind::corrupt,
-          "{} is no manifest of a page store, or its first block is damaged", path_.string());
-  const std::string name = path_.string();
+          "{} is no manifest of a page store, or its first block is damaged", path_.native());
+  const std::string name = path_.native();
   ByteReader reader(head.span(), name);
   (void)reader.get_bytes(kCheckedFrom);
   const auto format = reader.get<std::uint32_t>();
@@ -140,7 +140,7 @@ Manifest::Manifest(Engine& engine, const std::filesystem::path& path)
 }
 
 void Manifest::decode_layout(std::span<const std::byte> layout, int extents) {
-  const std::string name = path_.string();
+  const std::string name = path_.native();
   ByteReader reader(layout, name);
   std::vector<std::uint64_t> file_sizes(reader.get<std::uint64_t>());
   for (std::uint64_t& bytes : file_sizes) {
@@ -197,11 +197,11 @@ void Manifest::restore(PageTable& table) {
   });
   require(one_is_blank, ErrorKind::corrupt,
           "both records of the last commits in {} are damaged; resume from a checkpoint",
-          path_.string());
+          path_.native());
 }
 
 void Manifest::decode_slot(std::span<const std::byte> slot, PageTable& table) {
-  const std::string name = path_.string();
+  const std::string name = path_.native();
   ByteReader reader(slot, name);
   (void)reader.get_bytes(kCheckedFrom);
   sequence_ = reader.get<std::uint64_t>();
@@ -252,7 +252,7 @@ void Manifest::write_slot(PageTable& table, std::optional<Version> next) {
 void Manifest::write(PageTable& table, Version version, std::span<const std::byte> run_state) {
   require(run_state.size() <= description_.run_state_bytes_max, ErrorKind::usage,
           "the run state has {} bytes, but {} was made for at most {}", run_state.size(),
-          path_.string(), description_.run_state_bytes_max);
+          path_.native(), description_.run_state_bytes_max);
   run_state_.assign(run_state.begin(), run_state.end());
   write_slot(table, version);
   version_ = version;

@@ -151,9 +151,9 @@ class MemoryDriver final : public Driver {
 
   [[nodiscard]] std::string_view name() const override { return "memory"; }
   OpenedFile open(const std::filesystem::path& path, const OpenOptions& options) override {
-    OpenedFile opened = disk_->open(path.string(), options);
+    OpenedFile opened = disk_->open(path.native(), options);
     opened.id = FileId(static_cast<int>(paths_.size()));
-    paths_.push_back(path.string());
+    paths_.push_back(path.native());
     return opened;
   }
   void use_page_cache(FileId) override {}

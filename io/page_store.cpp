@@ -36,7 +36,7 @@ std::vector<double> weights_of(std::span<const StoreFolder> folders) {
   std::vector<double> weights;
   for (const StoreFolder& folder : folders) {
     require(folder.weight > 0, ErrorKind::usage,
-            "the weight of folder {} is {}, but must be above 0", folder.path.string(),
+            "the weight of folder {} is {}, but must be above 0", folder.path.native(),
             folder.weight);
     weights.push_back(folder.weight);
   }

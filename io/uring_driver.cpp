@@ -157,12 +157,14 @@ void UringDriver::push(const Piece& piece) {
   ++in_flight_;
 }
 
-void UringDriver::start() {
-  const int code = io_uring_submit(&ring_);
-  // Busy or interrupted: what is left queued goes with the next call.
-  require(code >= 0 || code == -EINTR || code == -EAGAIN || code == -EBUSY, ErrorKind::io,
-          "io_uring_enter failed with {}", errno_name(-code));
+/// Checks what entering the kernel returned. Busy or interrupted is no error: what is complete has
+/// to be collected, and what is left queued goes with the next call.
+void check_enter(int code) {
+  if (code >= 0 || code == -EINTR || code == -EAGAIN || code == -EBUSY) return;
+  fail(ErrorKind::io, "io_uring_enter failed with {}", errno_name(-code));
 }
+
+void UringDriver::start() { check_enter(io_uring_submit(&ring_)); }
 
 std::size_t UringDriver::reap(std::span<Outcome> outcomes, bool block) {
   if (in_flight_ == 0 || outcomes.empty()) return 0;
@@ -174,9 +176,7 @@ std::size_t UringDriver::reap(std::span<Outcome> outcomes, bool block) {
     const int code = has_some              ? 0
                      : block && count == 0 ? io_uring_submit_and_wait(&ring_, 1)
                                            : io_uring_submit_and_get_events(&ring_);
-    // Busy or interrupted: what is complete has to be collected, then it is tried again.
-    require(code >= 0 || code == -EINTR || code == -EAGAIN || code == -EBUSY, ErrorKind::io,
-            "io_uring_enter failed with {}", errno_name(-code));
+    check_enter(code);
     const unsigned found = io_uring_peek_batch_cqe(&ring_, entries, room);
     for (unsigned i = 0; i < found; ++i) {
       outcomes[count++] = {static_cast<std::uint32_t>(entries[i]->user_data), entries[i]->res};

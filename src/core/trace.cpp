@@ -23,7 +23,7 @@ std::string arguments_of(const Trace::Span& span) {
 
 }  // namespace
 
-Trace::Trace(std::vector<std::string> lanes, std::size_t spans_max) {
+Trace::Trace(std::vector<std::string> lanes, std::size_t spans_max, Steps steps) : steps_(steps) {
   for (std::string& name : lanes) {
     lanes_.push_back({std::move(name), {}, 0});
     lanes_.back().spans.reserve(spans_max);

@@ -9,6 +9,7 @@ std::vector<Foreign> zero_keys() {
   const std::string planned = "the plan sizes its pools and transfers itself";
   const std::string always = "gradients are always reduced by reduce-scatter over whole units";
   const std::string overlapped = "transfers are always overlapped with computation";
+  const std::string pinned = "a run's host memory is one slab, pinned as far as the system allows";
   const std::string quantized = "communication is not quantized";
   const std::string old = "use offload_optimizer.device and offload_param.device";
   const std::string mics = "there is one sharding group, of all ranks";
@@ -54,6 +55,9 @@ std::vector<Foreign> zero_keys() {
       {"cpu_offload_param", old, {"false", "null"}},
       {"cpu_offload_use_pin_memory", "use offload_optimizer.pin_memory"},
       {"offload_param.buffer_size", planned},
+      {"offload_param.buffer_count", "use prefetch_units"},
+      {"offload_param.pin_memory", pinned},
+      {"offload_optimizer.pin_memory", pinned},
       {"offload_param.max_in_cpu", "use host_memory to bound what stays in RAM"},
       {"offload_optimizer.pipeline", overlapped},
       {"offload_optimizer.pipeline_read", overlapped},
@@ -102,6 +106,7 @@ std::vector<Foreign> precision_keys() {
 
 std::vector<Foreign> other_keys() {
   const std::string metrics = "metrics.jsonl has every step's times and values";
+  const std::string one_queue = "each drive has one queue, which aio.queue_depth keeps full";
   const std::string not_offered = "it is not offered";
   return {
       {"wall_clock_breakdown", metrics},
@@ -113,6 +118,9 @@ std::vector<Foreign> other_keys() {
       {"comet", metrics},
       {"comms_logger", "use trace"},
       {"flops_profiler", "use trace"},
+      {"aio.thread_count", one_queue},
+      {"aio.num_threads", one_queue},
+      {"aio.intra_op_parallelism", one_queue},
       {"aio.single_submit", "requests are always submitted in batches"},
       {"aio.overlap_events", "the queue is always kept full"},
       {"aio.use_gds", "the disk tier goes through pinned host memory", {"false"}},

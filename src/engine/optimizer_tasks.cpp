@@ -75,12 +75,13 @@ void OptimizerTasks::decide(std::uint64_t sequence) {
   outcome.skip = norm_.nonfinite() > 0;
   outcome.nonfinite_parameter = nonfinite_parameter_;
   if (outcome.skip) {
-    counter_.count_skip(nonfinite_parameter_, "");
+    counter_.count_skip(nonfinite_parameter_, inputs.last_saved);
   } else {
     counter_.count_update();
   }
   outcome.updates = counter_.state().updates;
   outcome.skipped = counter_.state().skipped;
+  outcome.skipped_in_a_row = counter_.state().skipped_in_a_row;
   norm_ = optim::GradientNorm();
   nonfinite_parameter_.clear();
 }

@@ -71,17 +71,6 @@ void add_offload_details(OptionTable& table, PlacementSettings& p) {
              .help = "optimizer chunks in flight; 0: by the plan",
              .unit = "buffers",
              .minimum = 0});
-  table.add({.keys = {"zero_optimization.offload_param.buffer_count"},
-             .field = field(p.parameters.buffer_count),
-             .help = "units of parameters in flight; 0: by the plan",
-             .unit = "buffers",
-             .minimum = 0});
-  table.add({.keys = {"zero_optimization.offload_optimizer.pin_memory"},
-             .field = field(p.optimizer.pin_memory),
-             .help = "pin the host memory of the optimizer's state"});
-  table.add({.keys = {"zero_optimization.offload_param.pin_memory"},
-             .field = field(p.parameters.pin_memory),
-             .help = "pin the host memory of the parameters"});
   table.add({.keys = {"zero_optimization.sub_group_size"},
              .flags = {"sub_group_size"},
              .field = field(p.chunk_elements),
@@ -116,12 +105,6 @@ void add_disk(OptionTable& table, PlacementSettings& p) {
              .unit = "requests",
              .minimum = 1,
              .maximum = 4096});
-  table.add({.keys = {"aio.intra_op_parallelism", "aio.thread_count", "aio.num_threads"},
-             .field = field(p.disk_threads),
-             .help = "threads that submit disk requests",
-             .unit = "threads",
-             .minimum = 1,
-             .maximum = 64});
 }
 
 void add_ranks(OptionTable& table, RankSettings& r) {

@@ -49,7 +49,7 @@ class Program {
   void poison(const std::exception_ptr& error);
   /// Blocks until the host batches of the run have been copied and may be overwritten.
   void wait_for_batches(std::uint64_t sequence);
-  /// Records a span, if there is a trace and `step` is not 0.
+  /// Records a span, if there is a trace.
   void trace(const plan::Task& task, Step step, std::int64_t begin_us, std::int64_t end_us);
 
  private:

@@ -65,8 +65,8 @@ void Builder::add_parameters() {
                                   : memory.add("parameters", request_.placement.parameters, bytes));
     const bool copy = request_.update_reads_parameter && parameters_on(Tier::device) &&
                       gradient_tier() == Tier::host;
-    host_parameter_.push_back(copy ? memory.add("parameters (host copy)", Tier::host, bytes)
-                                   : memory::kNoRegion);
+    plan_.host_parameter.push_back(copy ? memory.add("parameters (host copy)", Tier::host, bytes)
+                                        : memory::kNoRegion);
   }
   for (const Chunk& chunk : plan_.chunks) {
     const auto flat = static_cast<std::size_t>(chunk.flat);
@@ -114,14 +114,20 @@ void Builder::add_state() {
     slot_of_chunk_.push_back(slot ? 0 : -1);
     any_slot = any_slot || slot;
   }
-  if (!any_slot) return;
   std::int64_t largest = 0;
+  for (const Chunk& chunk : plan_.chunks) largest = std::max(largest, chunk.range.count);
+  plan_.transfer_bytes = whole_blocks(static_cast<std::uint64_t>(largest) * sizeof(float));
+  // Each state kind, the parameter, and the FP32 values that are converted from or to them.
+  plan_.transfer_pages = static_cast<int>(request_.state.size()) + 2;
+  plan_.transfer =
+      memory.add("loading and saving", Tier::host,
+                 plan_.transfer_bytes * static_cast<std::uint64_t>(plan_.transfer_pages));
+  if (!any_slot) return;
   int next = 0;
   bool state_passes = false;
   for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
     if (slot_of_chunk_[chunk] < 0) continue;
     slot_of_chunk_[chunk] = next++ % request_.chunk_slots;
-    largest = std::max(largest, plan_.chunks[chunk].range.count);
     state_passes = state_passes || plan_.chunks[chunk].tier == Tier::disk;
   }
   for (int index = 0; index < std::min(next, request_.chunk_slots); ++index) {

@@ -94,7 +94,6 @@ class Builder {
   /// [unit][position in flats_of_unit]: FP32 sums of one user of the flat, so that a tied weight's
   /// sum does not depend on the micro-batch order.
   std::vector<std::vector<memory::RegionId>> accumulators_;
-  std::vector<memory::RegionId> host_parameter_;  ///< [flat]: `split` beside a device parameter
   std::vector<std::vector<memory::RegionId>> fetched_;  ///< [visit][position in flats_of_unit]
   std::vector<Slot> slots_;
   std::vector<int> slot_of_chunk_;  ///< -1: needs none

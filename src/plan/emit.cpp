@@ -205,7 +205,7 @@ void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_bat
   const std::size_t copy = copy_of(micro_batch);
   std::vector<Access> accesses = {
       whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
-      whole(saved_of(visit.unit, micro_batch), false), whole(d_boundary_[copy], true)};
+      whole(saved_of(visit.unit, micro_batch), true), whole(d_boundary_[copy], true)};
   if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
   append_accumulators(visit.unit, accesses);
   append_parameters(index, visit.unit, accesses);
@@ -287,8 +287,8 @@ void Builder::emit_chunk(int chunk_index) {
     }
     writes.push_back(whole(page, true));
     written_slots.push_back({slot->parameter, 0, whole_blocks(parameter_size), false});
-  } else if (host_parameter_[flat] != memory::kNoRegion) {
-    parameter = part(host_parameter_[flat], chunk.range, parameter_bytes(), true);
+  } else if (plan_.host_parameter[flat] != memory::kNoRegion) {
+    parameter = part(plan_.host_parameter[flat], chunk.range, parameter_bytes(), true);
   } else if (slot != nullptr && parameters_on(Tier::device)) {
     parameter = {slot->parameter, 0, parameter_size, true};
   } else {

@@ -24,10 +24,17 @@ class Trace {
     std::uint64_t bytes = 0;
   };
 
+  /// Steps `first` to `last`, both included; other steps' spans are not kept.
+  struct Steps {
+    std::int64_t first = 1;
+    std::int64_t last = 0;
+  };
+
   /// Room for `spans_max` spans a lane, reserved now.
-  Trace(std::vector<std::string> lanes, std::size_t spans_max);
+  Trace(std::vector<std::string> lanes, std::size_t spans_max, Steps steps);
 
   void record(std::size_t lane, const Span& span) {
+    if (span.step < steps_.first || span.step > steps_.last) return;
     Lane& target = lanes_[lane];
     if (target.spans.size() < target.spans.capacity()) {
       target.spans.push_back(span);
@@ -47,6 +54,7 @@ class Trace {
     std::uint64_t dropped = 0;
   };
   std::vector<Lane> lanes_;
+  Steps steps_;
 };
 
 }  // namespace terrace

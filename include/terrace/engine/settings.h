@@ -114,8 +114,7 @@ struct OutputSettings {
 struct OffloadSettings {
   Placement device = Placement::automatic;
   std::vector<std::string> nvme_path;
-  std::int64_t buffer_count = 0;  ///< slots in flight; 0: by the plan
-  bool pin_memory = true;
+  std::int64_t buffer_count = 0;  ///< chunks in flight (optimizer only); 0: by the plan
 };
 
 struct PlacementSettings {
@@ -133,7 +132,6 @@ struct PlacementSettings {
   std::int64_t disk_extents = 2;        ///< 2: every step is committed, 1: half the space
   std::uint64_t block_bytes = 1 << 20;  ///< of one disk request
   std::int64_t queue_depth = 32;        ///< disk requests in flight
-  std::int64_t disk_threads = 1;        ///< submitting threads
 };
 
 struct RankSettings {

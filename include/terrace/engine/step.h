@@ -13,6 +13,8 @@ namespace terrace::engine {
 struct StepInputs {
   Step step;
   std::int64_t target_tokens = 0;  ///< of the whole global batch; the loss is their mean
+  /// The newest state that a user could go back to, for the error that ends a run; may be empty.
+  std::string last_saved = {};
 };
 
 /// What became of a step.
@@ -24,6 +26,7 @@ struct StepOutcome {
   double gradient_scale = 1;  ///< clip factor / loss scale
   std::int64_t updates = 0;   ///< done so far, this step's included
   std::int64_t skipped = 0;   ///< steps skipped so far
+  std::int64_t skipped_in_a_row = 0;
   bool skip = false;          ///< gradients were not finite; nothing was changed
   std::string nonfinite_parameter;
 };

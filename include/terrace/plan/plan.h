@@ -75,11 +75,18 @@ struct Plan {
   std::vector<Place> parameter;
   /// [flat]: the whole parameter on its tier when that is device or host.
   std::vector<memory::RegionId> flat_parameter;
+  /// [flat]: the host's copy of a parameter on the device, where the update reads it; else none.
+  std::vector<memory::RegionId> host_parameter;
   /// [flat]: the gradient that the optimizer reads.
   std::vector<memory::RegionId> gradient;
   /// [micro-batch]: tokens, then targets, int32 each, [B, T].
   std::vector<memory::RegionId> host_batch;
   memory::RegionId host_losses;  ///< one double a micro-batch
+  /// Host memory through which state is loaded and saved: `transfer_pages` parts of
+  /// `transfer_bytes`, each for one chunk of up to four bytes an element.
+  memory::RegionId transfer;
+  std::uint64_t transfer_bytes = 0;
+  int transfer_pages = 0;
 
   [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
   /// Whether all state that a step changes is in the store, so that its commit saves the run.

@@ -38,7 +38,7 @@ enum class TaskKind : std::uint8_t {
   head,             ///< compute: forward and backward of the head. r batch, w scratch, w loss,
                     ///< w d_boundary, r input, w accumulators, r parameters
   head_loss,        ///< compute: the loss alone. r batch, w scratch, w loss, r input, r parameters
-  backward,         ///< compute: r batch, w scratch, r saved, w d_boundary, r input,
+  backward,         ///< compute: r batch, w scratch, w saved (used up), w d_boundary, r input,
                     ///< w accumulators, r parameters
   round_gradient,   ///< compute: FP32 sums to the gradient dtype. w gradient, r accumulators
   store_gradient,   ///< d2h: w host gradient, r device gradient

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+
+#include "terrace/core/log.h"
+#include "terrace/engine/settings.h"
+#include "terrace/plan/plan.h"
+
+namespace terrace::engine {
+
+/// The dtype to compute in: what was asked for, else bf16 where matrix products have instructions
+/// for it, else fp32. Errors: usage for fp16, which the host device does not compute in.
+[[nodiscard]] DType choose_dtype(const Settings& settings, const kernels::Ops& ops);
+
+/// The batch of one micro-batch: rows and tokens a row. `settings.batch` is resolved.
+/// Errors: usage, when a sequence is longer than the model was made for.
+[[nodiscard]] model::BatchShape micro_batch_shape(const Settings& settings,
+                                                  const model::Config& config);
+
+/// A plan and how it came about.
+struct ChosenPlan {
+  plan::Plan plan;
+  std::string placement;            ///< for the settings table: where state lives, and why
+  std::uint64_t budget_bytes = 0;   ///< of host RAM for the whole process
+  std::string budget_source;        ///< the flag, or the limit it was read from
+  std::uint64_t process_bytes = 0;  ///< what the plan takes, and the program itself
+};
+
+/// Makes the plan that the settings ask for. `automatic` placement takes the fastest tiers that the
+/// budget allows, and disks only if `--swap` names one; what is pinned stays pinned.
+/// Errors: does_not_fit, naming need and budget and the line that would make it fit.
+[[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
+                                     const shard::Layout& layout);
+
+/// Bytes by tier and purpose, for people: one line each, the total first.
+[[nodiscard]] std::string memory_table(const plan::Plan& plan, int disk_extents);
+
+/// Bytes that a step moves on a lane.
+[[nodiscard]] std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane);
+
+}  // namespace terrace::engine

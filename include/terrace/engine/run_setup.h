@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "terrace/core/log.h"
+#include "terrace/core/workers.h"
+#include "terrace/data/loader.h"
+#include "terrace/engine/model_source.h"
+#include "terrace/engine/settings.h"
+#include "terrace/model/model.h"
+#include "terrace/shard/layout.h"
+
+namespace terrace::engine {
+
+/// A model on a device, without its parameters: what training, evaluation, generation and planning
+/// begin with. Members are built in this order and depend only on earlier ones.
+struct RunSetup {
+  ThreadCount threads;
+  ModelSource source;
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<kernels::Ops> ops;
+  DType dtype = DType::f32;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<shard::Layout> layout;
+};
+
+/// Errors: usage for a device or dtype that is not there; as `find_model`.
+[[nodiscard]] RunSetup set_up(const Settings& settings, Log& log);
+
+/// A run's samples.
+struct RunData {
+  std::shared_ptr<const data::Dataset> dataset;
+  std::unique_ptr<data::Loader> training;
+  std::unique_ptr<data::Loader> validation;  ///< null: nothing to evaluate on
+};
+
+/// Opens the data for sequences of `length` tokens. Errors: as `data::Dataset::open`.
+[[nodiscard]] RunData open_data(const Settings& settings, const ModelSource& source,
+                                std::int64_t length, Log& log);
+
+}  // namespace terrace::engine

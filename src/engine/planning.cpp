@@ -1,0 +1,204 @@
+#include "terrace/engine/planning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "terrace/core/container.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+
+namespace terrace::engine {
+namespace {
+
+using memory::Tier;
+
+/// What the program takes beside its plan: code, libraries, thread stacks, the JSON of a
+/// checkpoint's headers. Measured as the resident set of a run of the smallest preset.
+constexpr std::uint64_t kProgramBytes = 192 * kMiB;
+
+/// Share of the free memory that a run takes when no budget is given.
+constexpr double kDefaultBudgetShare = 0.9;
+
+std::optional<Tier> pinned_tier(Placement placement) {
+  switch (placement) {
+    case Placement::automatic:
+      return std::nullopt;
+    case Placement::none:
+      return Tier::device;
+    case Placement::cpu:
+      return Tier::host;
+    case Placement::nvme:
+      return Tier::disk;
+  }
+  return std::nullopt;
+}
+
+plan::PlanRequest base_request(const Settings& settings, const model::Model& model,
+                               const shard::Layout& layout) {
+  plan::PlanRequest request;
+  request.micro_batch = micro_batch_shape(settings, model.config());
+  request.micro_batches = static_cast<int>(settings.batch.accumulation.value_or(1));
+  request.recompute = settings.numerics.gradient_checkpointing;
+  request.gradient = settings.numerics.gradient_dtype.value_or(model.compute_dtype());
+  for (const optim::StateEntry& entry :
+       optim::state_entries(settings.optimizer.type, settings.optimizer.state)) {
+    request.state.push_back({entry.kind, static_cast<int>(entry.bytes_per_parameter)});
+  }
+  request.update_reads_parameter = settings.optimizer.state.master == optim::MasterFormat::split;
+  if (settings.placement.chunk_elements > 0) {
+    request.chunk_elements = static_cast<std::int64_t>(
+        round_up(static_cast<std::uint64_t>(settings.placement.chunk_elements), 2048));
+  } else {
+    // About 24 MiB of state, and for small models enough chunks that their reads, updates and
+    // writes can overlap.
+    const std::int64_t share = layout.elements() / 16;
+    request.chunk_elements = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(share), 2048)), 1 << 16,
+        1 << 21);
+  }
+  if (settings.placement.optimizer.buffer_count > 0) {
+    request.chunk_slots = static_cast<int>(settings.placement.optimizer.buffer_count);
+  }
+  if (settings.placement.prefetch_units > 0) {
+    request.prefetch_units = static_cast<int>(settings.placement.prefetch_units);
+  }
+  return request;
+}
+
+plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanRequest& request) {
+  switch (settings.batch.order) {
+    case MicroBatchOrder::batch_major:
+      return plan::MicroBatchOrder::batch_major;
+    case MicroBatchOrder::unit_major:
+      return plan::MicroBatchOrder::unit_major;
+    case MicroBatchOrder::automatic:
+      break;
+  }
+  const bool streamed = request.placement.parameters != Tier::device;
+  return streamed && request.micro_batches > 1 ? plan::MicroBatchOrder::unit_major
+                                               : plan::MicroBatchOrder::batch_major;
+}
+
+/// The placements to try, fastest first.
+std::vector<plan::Placement> candidates(const Settings& settings) {
+  const auto state = pinned_tier(settings.placement.optimizer.device);
+  const auto parameters = pinned_tier(settings.placement.parameters.device);
+  const bool disk = !settings.placement.swap.empty();
+  std::vector<plan::Placement> list;
+  auto add = [&](Tier parameter_tier, Tier state_tier) {
+    if (parameters && *parameters != parameter_tier) return;
+    if (state && *state != state_tier) return;
+    plan::Placement placement;
+    placement.parameters = parameter_tier;
+    placement.state = state_tier;
+    placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
+    placement.state_resident = 1 - settings.placement.optimizer_ratio;
+    list.push_back(placement);
+  };
+  // The host device's memory is the host's RAM: nothing is gained by the host tier unless asked.
+  for (const Tier parameter_tier : {Tier::device, Tier::host, Tier::disk}) {
+    for (const Tier state_tier : {Tier::device, Tier::host, Tier::disk}) {
+      const bool asked = (parameters && *parameters == parameter_tier) ||
+                         parameter_tier == Tier::device || (disk && parameter_tier == Tier::disk);
+      const bool state_asked = (state && *state == state_tier) || state_tier == Tier::device ||
+                               (disk && state_tier == Tier::disk);
+      if (asked && state_asked) add(parameter_tier, state_tier);
+    }
+  }
+  return list;
+}
+
+std::string describe(const plan::Placement& placement, bool automatic) {
+  auto place = [](Tier tier) {
+    return tier == Tier::device ? "device" : tier == Tier::host ? "host RAM" : "disk";
+  };
+  std::string text = fmt::format("parameters on {}, master and moments on {}",
+                                 place(placement.parameters), place(placement.state));
+  if (placement.state_resident > 0) {
+    text += fmt::format(" ({:.0f} % of them on {})", placement.state_resident * 100,
+                        place(placement.resident_tier));
+  }
+  return text + (automatic ? " (auto)" : " (as asked)");
+}
+
+}  // namespace
+
+DType choose_dtype(const Settings& settings, const kernels::Ops& ops) {
+  const DType dtype =
+      settings.numerics.dtype.value_or(ops.native(DType::bf16) ? DType::bf16 : DType::f32);
+  require(dtype != DType::f16, ErrorKind::usage,
+          "fp16 is for GPUs without bf16, and this run is on the host device: use --bf16 or leave "
+          "the type to Terrace");
+  return dtype;
+}
+
+model::BatchShape micro_batch_shape(const Settings& settings, const model::Config& config) {
+  const std::int64_t longest = config.max_position_embeddings;
+  const std::int64_t length =
+      settings.data.max_length.value_or(std::min<std::int64_t>(1024, longest));
+  require(length <= longest, ErrorKind::usage,
+          "max_length is {}, but the model was made for {} positions: lower --max_length", length,
+          longest);
+  return {settings.batch.micro.value_or(1), length};
+}
+
+ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
+                       const shard::Layout& layout) {
+  ChosenPlan chosen;
+  const auto& budget = settings.placement.host_memory;
+  if (budget) {
+    const Limit whole = total_memory();
+    chosen.budget_bytes = budget->of(static_cast<std::uint64_t>(whole.value));
+    chosen.budget_source = "--host_memory";
+  } else {
+    const Limit free = available_memory();
+    chosen.budget_bytes = static_cast<std::uint64_t>(free.value * kDefaultBudgetShare);
+    chosen.budget_source = fmt::format("90 % of {}", free.source);
+  }
+  const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
+                         settings.placement.parameters.device == Placement::automatic;
+  for (const plan::Placement& placement : candidates(settings)) {
+    plan::PlanRequest request = base_request(settings, model, layout);
+    request.placement = placement;
+    request.order = choose_order(settings, request);
+    chosen.plan = plan::make_plan(model, layout, request);
+    // The host device's memory is RAM too.
+    chosen.process_bytes = chosen.plan.memory.bytes(Tier::device) +
+                           chosen.plan.memory.bytes(Tier::host) + kProgramBytes;
+    chosen.placement = describe(placement, automatic);
+    if (chosen.process_bytes <= chosen.budget_bytes) return chosen;
+  }
+  const bool disk = !settings.placement.swap.empty();
+  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}",
+       format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
+       format_bytes(chosen.budget_bytes),
+       disk ? "lower --per_device_train_batch_size or --max_length, or raise --host_memory"
+            : "add --swap DIR with a folder on an NVMe drive, so that state can live there");
+}
+
+std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {
+  std::uint64_t bytes = 0;
+  for (const plan::Task& task : plan.training.tasks) {
+    if (task.lane == lane) bytes += task.bytes;
+  }
+  return bytes;
+}
+
+std::string memory_table(const plan::Plan& plan, int disk_extents) {
+  std::string text;
+  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
+    const auto extents = static_cast<std::uint64_t>(tier == Tier::disk ? disk_extents : 1);
+    text += fmt::format("  {:<8}{:>12}\n", memory::name_of(tier),
+                        format_bytes(plan.memory.bytes(tier) * extents));
+    for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {
+      if (row.tier != tier || row.bytes == 0) continue;
+      text += fmt::format("          {:>12}  {}{}\n", format_bytes(row.bytes * extents),
+                          row.purpose, extents > 1 ? " (two extents)" : "");
+    }
+  }
+  return text;
+}
+
+}  // namespace terrace::engine

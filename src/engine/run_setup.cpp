@@ -1,0 +1,58 @@
+#include "terrace/engine/run_setup.h"
+
+#include "terrace/core/error.h"
+#include "terrace/engine/planning.h"
+#include "terrace/kernels/cpu.h"
+
+namespace terrace::engine {
+
+RunSetup set_up(const Settings& settings, Log& log) {
+  require(settings.placement.device != DeviceChoice::cuda, ErrorKind::device,
+          "--device is cuda, but this build computes on the host device only: use --device cpu");
+  require(settings.ranks.ranks <= 1, ErrorKind::usage,
+          "--ranks is {}, but this build trains on one rank: leave it out", settings.ranks.ranks);
+  RunSetup setup;
+  setup.threads = choose_threads(static_cast<int>(settings.ranks.threads));
+  setup.source = find_model(settings.model, log);
+  setup.device = device::make_host_device();
+  kernels::CpuOptions cpu;
+  cpu.threads = setup.threads.threads;
+  setup.ops = kernels::make_cpu_ops(cpu, log);
+  setup.dtype = choose_dtype(settings, *setup.ops);
+  setup.model = std::make_unique<model::Model>(setup.source.config, setup.dtype, *setup.ops);
+  setup.layout = std::make_unique<shard::Layout>(shard::shape_of(*setup.model), 1,
+                                                 settings.optimizer.decay_all);
+  return setup;
+}
+
+RunData open_data(const Settings& settings, const ModelSource& source, std::int64_t length,
+                  Log& log) {
+  data::DatasetOptions options;
+  options.tokenizer = source.tokenizer;
+  options.vocab_size = source.config.vocab_size;
+  auto open = [&](const std::vector<std::string>& files, const char* flag) {
+    options.flag = flag;
+    const std::vector<std::filesystem::path> paths(files.begin(), files.end());
+    return data::Dataset::open(paths, options, log);
+  };
+  RunData result;
+  result.dataset = open(settings.data.files, "--data");
+  const auto seed = static_cast<std::uint64_t>(settings.numerics.seed);
+  const data::LoaderOptions training{seed, true, 0};
+  const data::LoaderOptions validation{seed, false, 1};
+  const data::Sequences all(result.dataset, length);
+  if (!settings.data.eval_files.empty()) {
+    const data::Sequences held_out(open(settings.data.eval_files, "--eval_data"), length);
+    result.training = std::make_unique<data::Loader>(all, training);
+    result.validation = std::make_unique<data::Loader>(held_out, validation);
+    return result;
+  }
+  const data::Split parts = data::split(all, settings.data.validation_fraction);
+  result.training = std::make_unique<data::Loader>(parts.training, training);
+  if (parts.validation.count() > 0) {
+    result.validation = std::make_unique<data::Loader>(parts.validation, validation);
+  }
+  return result;
+}
+
+}  // namespace terrace::engine

@@ -1,0 +1,126 @@
+#include "run_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+
+namespace terrace::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+io::PageStoreOptions store_options(const PlacementSettings& settings) {
+  io::PageStoreOptions options;
+  options.extents_per_page = static_cast<int>(settings.disk_extents);
+  options.engine.depth = static_cast<int>(settings.queue_depth);
+  options.engine.piece_bytes = settings.block_bytes;
+  return options;
+}
+
+std::vector<fs::path> bases_of(const PlacementSettings& settings) {
+  return {settings.swap.begin(), settings.swap.end()};
+}
+
+}  // namespace
+
+std::vector<io::PageSpec> page_specs(const plan::Plan& plan) {
+  std::vector<io::PageSpec> specs;
+  auto add = [&](const plan::Place& place, const plan::Chunk& chunk, StateKind kind) {
+    const memory::Region& region = plan.memory.region(place.region);
+    if (region.tier != memory::Tier::disk) return;
+    specs.push_back({io::PageId(static_cast<std::uint64_t>(place.region.value)), region.bytes,
+                     fmt::format("{} of flat {}, elements {} to {}", name_of(kind), chunk.flat,
+                                 chunk.range.first, chunk.range.end())});
+  };
+  for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+    for (std::size_t kind = 0; kind < plan.request.state.size(); ++kind) {
+      add(plan.state[chunk][kind], plan.chunks[chunk], plan.request.state[kind].kind);
+    }
+    add(plan.parameter[chunk], plan.chunks[chunk], StateKind::parameter);
+  }
+  return specs;
+}
+
+std::string store_owner(const fs::path& output) {
+  return fmt::format("rank 0 of {}", fs::absolute(output).lexically_normal().string());
+}
+
+std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
+                                           const std::string& owner, const plan::Plan& plan,
+                                           Log& log) {
+  const std::vector<io::PageSpec> specs = page_specs(plan);
+  const io::PageStoreOptions options = store_options(settings);
+  const std::uint64_t needed = io::PageStore::bytes_needed(specs, options);
+  if (settings.disk) {
+    // A share is of what is free on the first path.
+    std::error_code ignored;
+    const std::uint64_t allowed =
+        settings.disk->of(fs::space(settings.swap.front(), ignored).available);
+    require(needed <= allowed, ErrorKind::does_not_fit,
+            "the state needs {} on disk, but --disk allows {}: raise it, or keep more of the state "
+            "in RAM (--offload_optimizer cpu)",
+            format_bytes(needed), format_bytes(allowed));
+  }
+  const std::vector<fs::path> bases = bases_of(settings);
+  io::RunFolder folder = io::RunFolder::create(bases, {owner, false});
+  std::vector<io::StoreFolder> folders;
+  for (const fs::path& path : folder.paths()) folders.push_back({path, 1});
+  try {
+    auto pages = io::PageStore::create(folders, specs, options, log);
+    return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
+  } catch (...) {
+    folder.remove();
+    throw;
+  }
+}
+
+std::unique_ptr<RunStore> RunStore::find(const PlacementSettings& settings,
+                                         const std::string& owner, Log& log) {
+  const std::vector<fs::path> bases = bases_of(settings);
+  if (bases.empty()) return nullptr;
+  const auto record = io::RunFolder::find(bases, owner);
+  if (!record) return nullptr;
+  io::RunFolder folder = io::RunFolder::adopt(*record, {owner, false});
+  std::vector<fs::path> paths(folder.paths().begin(), folder.paths().end());
+  std::unique_ptr<io::PageStore> pages;
+  try {
+    pages = io::PageStore::open(paths, store_options(settings), log);
+  } catch (const Error& error) {
+    log.warning("{}", error.what());
+  }
+  if (pages == nullptr || !pages->committed_version()) {
+    log.info("the store that a dead run left in {} has no committed step; it is removed",
+             paths.front().string());
+    pages.reset();
+    folder.remove();
+    return nullptr;
+  }
+  return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
+}
+
+std::string RunStore::run_state() const {
+  const std::vector<std::byte> bytes = pages_->run_state();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void RunStore::require_pages_of(const plan::Plan& plan) const {
+  const std::vector<io::PageSpec> specs = page_specs(plan);
+  const bool same =
+      std::ranges::equal(specs, pages_->pages(), [](const io::PageSpec& a, const io::PageSpec& b) {
+        return a.id == b.id && a.bytes == b.bytes && a.description == b.description;
+      });
+  require(same, ErrorKind::usage,
+          "the store in {} (step {}) was laid out for other settings of placement or chunk size: "
+          "resume with the settings it was made with, or name a checkpoint with --resume",
+          place(), pages_->committed_version()->value);
+}
+
+void RunStore::remove() {
+  pages_.reset();
+  folder_.remove();
+}
+
+}  // namespace terrace::engine

@@ -1,0 +1,233 @@
+#include "trainer.h"
+
+#include <algorithm>
+
+#include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/core/clock.h"
+#include "terrace/core/error.h"
+#include "terrace/engine/interrupt.h"
+
+namespace terrace::engine {
+
+using plan::Lane;
+
+int train(Settings settings, const TrainContext& context) {
+  return Trainer(std::move(settings), context).run();
+}
+
+int Trainer::run() {
+  print_tables();
+  if (settings_.output.dry_run) {
+    context_.log.info("dry run: everything but the steps is done");
+    return 0;
+  }
+  prepare_output();
+  load_state();
+  const OptimizerSetup optimizer = optimizer_setup();
+  if (!settings_.output.trace.empty()) {
+    std::vector<std::string> lanes;
+    for (int lane = 0; lane < plan::kLanes; ++lane) {
+      lanes.emplace_back(name_of(static_cast<Lane>(lane)));
+    }
+    const StepRange range = settings_.output.trace_steps;
+    const auto steps = static_cast<std::size_t>(range.last - range.first + 1);
+    trace_ = std::make_unique<Trace>(std::move(lanes), steps * chosen_.plan.training.tasks.size(),
+                                     Trace::Steps{range.first, range.last});
+  }
+  executor_ = std::make_unique<Executor>(
+      Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
+                        *memory_, store_ ? &store_->pages() : nullptr, trace_.get()},
+      optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
+  executor_->restore(counters_);
+  if (store_ && chosen_.plan.every_step_is_committed() && !store_->pages().committed_version()) {
+    StepOutcome start;
+    start.step = done_;
+    start.updates = counters_.updates;
+    start.skipped = counters_.skipped;
+    const std::string state = commit_state(start);
+    store_->pages().commit(Version(done_.value), std::as_bytes(std::span(state)));
+  }
+  require_space_for_saving();
+  metrics_ = std::make_unique<MetricsFile>(output_ / "metrics.jsonl", chosen_.plan);
+  write_record();
+
+  last_finish_us_ = now_us();
+  for (Step step(done_.value + 1); step.value <= total_steps_; ++step.value) {
+    if (const int signal = context_.signal.load(); signal != 0) return stop_for_signal(signal);
+    post(step);
+    if (is_boundary(step)) {
+      while (executor_->steps_unfinished() > 0) finish();
+      if (saves_at(step)) save_checkpoint();
+      last_finish_us_ = now_us();
+    } else if (executor_->steps_unfinished() == kStepsInFlight) {
+      finish();
+    }
+  }
+  while (executor_->steps_unfinished() > 0) finish();
+  return complete();
+}
+
+int Trainer::complete() {
+  context_.terminal.finish();
+  if (settings_.cadence.save_steps > 0) save_checkpoint();
+  save_model();
+  write_record();
+  if (trace_) {
+    trace_->write(settings_.output.trace, 0);
+    context_.log.info("trace of steps {} to {} in {}", settings_.output.trace_steps.first,
+                      settings_.output.trace_steps.last, settings_.output.trace);
+  }
+  executor_.reset();
+  transfer_.reset();
+  if (store_) store_->remove();
+  return 0;
+}
+
+int Trainer::stop_for_signal(int signal) {
+  while (executor_->steps_unfinished() > 0) finish();
+  context_.terminal.finish();
+  if (store_ && chosen_.plan.every_step_is_committed()) {
+    context_.log.info(
+        "stopped by signal {} after step {}, which is committed in {}; go on with "
+        "--resume auto",
+        signal, done_.value, store_->place());
+  } else if (done_.value > 0) {
+    save_checkpoint();
+    context_.log.info(
+        "stopped by signal {} after step {}, which is saved; go on with --resume auto", signal,
+        done_.value);
+  } else {
+    context_.log.info("stopped by signal {} before the first step: nothing to save", signal);
+  }
+  return exit_code_of_signal(signal);
+}
+
+bool Trainer::evaluates_at(Step step) const {
+  if (!data_.validation) return false;
+  const std::int64_t every = settings_.cadence.eval_steps;
+  return step.value == total_steps_ || (every > 0 && step.value % every == 0);
+}
+
+bool Trainer::saves_at(Step step) const {
+  const std::int64_t every = settings_.cadence.save_steps;
+  return every > 0 && step.value % every == 0;
+}
+
+bool Trainer::is_boundary(Step step) const {
+  return evaluates_at(step) || saves_at(step) || step.value == total_steps_;
+}
+
+double Trainer::epoch_at(Step step) const {
+  return static_cast<double>(step.value * batch_.samples_per_step()) /
+         static_cast<double>(data_.training->samples_per_epoch());
+}
+
+std::int64_t Trainer::step_begin(Step step) const {
+  return (step.value - 1) * batch_.samples_per_step();
+}
+
+void Trainer::post(Step step) {
+  StepInputs inputs;
+  inputs.step = step;
+  for (int micro = 0; micro < static_cast<int>(batch_.accumulation); ++micro) {
+    const Executor::HostBatch target = executor_->host_batch(micro);
+    inputs.target_tokens += data_.training->fill(batch_.first_sample(step_begin(step), micro, 0),
+                                                 batch_.micro_batch, target.tokens, target.targets);
+  }
+  if (last_saved_ >= 0) inputs.last_saved = fmt::format("checkpoint-{}", last_saved_);
+  executor_->post_step(inputs);
+}
+
+double Trainer::evaluate() {
+  const data::Loader& loader = *data_.validation;
+  const Executor::HostBatch target = executor_->host_batch(0);
+  double loss = 0;
+  std::int64_t tokens = 0;
+  for (std::int64_t first = 0; first < loader.samples_per_epoch(); first += batch_.micro_batch) {
+    tokens += loader.fill(first, batch_.micro_batch, target.tokens, target.targets);
+    loss += executor_->evaluate();
+  }
+  return tokens > 0 ? loss / static_cast<double>(tokens) : 0;
+}
+
+void Trainer::finish() {
+  const StepOutcome outcome = executor_->finish_step();
+  done_ = outcome.step;
+  const double seconds = seconds_since(last_finish_us_);
+  last_finish_us_ = now_us();
+  std::optional<double> eval_loss;
+  if (evaluates_at(outcome.step)) eval_loss = evaluate();
+  report(outcome, seconds, eval_loss);
+}
+
+namespace {
+
+/// The lane that the compute lane waited for longest, and its share of the step.
+std::string waited_for(const StepTimes& times, double step_seconds) {
+  const auto& waits = times.of(Lane::compute).waited_us;
+  const auto longest = std::ranges::max_element(waits);
+  const double share = static_cast<double>(*longest) * 1e-6 / step_seconds;
+  if (share < 0.05) return "";
+  return fmt::format("{} {:.0f}%", name_of(static_cast<Lane>(longest - waits.begin())),
+                     share * 100);
+}
+
+}  // namespace
+
+void Trainer::report(const StepOutcome& outcome, double step_seconds,
+                     std::optional<double> eval_loss) {
+  const std::int64_t tokens = batch_.samples_per_step() * length_;
+  metrics_->write({&outcome, &executor_->last_times(), epoch_at(outcome.step), tokens, step_seconds,
+                   flops_per_step_, eval_loss});
+  time_left_.add_step(step_seconds);
+  if (outcome.skip) {
+    context_.log.warning("step {} is skipped: the gradient of {} is not finite (loss {})",
+                         outcome.step.value, outcome.nonfinite_parameter, outcome.loss);
+  }
+  const std::int64_t every = settings_.cadence.logging_steps;
+  if (every > 0 && (outcome.step.value % every == 0 || outcome.step.value == total_steps_)) {
+    context_.terminal.progress(progress_line(
+        {outcome.step.value, total_steps_, epoch_at(outcome.step), outcome.loss, outcome.grad_norm,
+         outcome.learning_rate, static_cast<double>(tokens) / step_seconds, step_seconds,
+         waited_for(executor_->last_times(), step_seconds),
+         time_left_.seconds(total_steps_ - outcome.step.value)}));
+    checkpoint::LogRecord record{outcome.step.value, epoch_at(outcome.step), {}};
+    record.values = {{"loss", outcome.loss},
+                     {"grad_norm", outcome.grad_norm},
+                     {"learning_rate", outcome.learning_rate}};
+    if (eval_loss) record.values.emplace_back("eval_loss", *eval_loss);
+    history_.push_back(std::move(record));
+  }
+  if (eval_loss) {
+    context_.log.info("step {}: validation loss {:.4f} nats a token", outcome.step.value,
+                      *eval_loss);
+  }
+}
+
+void Trainer::write_record() const {
+  RunRecordContents record;
+  record.command = context_.command;
+  record.device = setup_.device->name();
+  record.kernels = setup_.ops->description();
+  record.placement = chosen_.placement;
+  record.threads = fmt::format("{} ({})", setup_.threads.threads, setup_.threads.reason);
+  if (store_) {
+    const io::Capabilities can = store_->pages().capabilities();
+    record.disk_engine =
+        fmt::format("{}, {}, {}", can.driver, can.direct ? "O_DIRECT" : "through the page cache",
+                    can.registered ? "registered buffers" : "no registered buffers");
+  }
+  record.parameters = setup_.model->parameter_count();
+  record.total_steps = total_steps_;
+  record.fallbacks = context_.log.fallbacks();
+  write_run_record(output_ / "run.json", settings_, chosen_.plan, record);
+}
+
+void Trainer::require_space_for_saving() const {
+  std::uint64_t needed =
+      static_cast<std::uint64_t>(setup_.model->parameter_count()) * size_of(setup_.dtype);
+  if (settings_.cadence.save_steps > 0) needed += checkpoint::checkpoint_bytes(contents());
+  checkpoint::require_free_space(output_, needed, ErrorKind::does_not_fit);
+}
+
+}  // namespace terrace::engine
