@@ -228,8 +228,11 @@ struct Attention::Impl {
 };
 
 Attention::Attention(const Loops& loops, bool has_bf16)
-    : impl_(new Impl{
-          loops, Products({1, loops.workers.threads(), has_bf16, loops.target}), {}, {}}) {}
+    : impl_(
+          new Impl{loops,
+                   Products({1, loops.workers.threads(), has_bf16, /*repack=*/false, loops.target}),
+                   {},
+                   {}}) {}
 Attention::~Attention() = default;
 
 const AttentionPlan& Attention::plan(const AttentionArgs& args) {

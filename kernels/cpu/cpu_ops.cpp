@@ -152,7 +152,7 @@ class CpuOps final : public Ops {
         workers_(options.threads),
         loops_{workers_, options.target},
         has_bf16_(library_.has_bf16 && options.bf16_products),
-        products_({workers_.threads(), 1, has_bf16_, options.target}),
+        products_({workers_.threads(), 1, has_bf16_, /*repack=*/true, options.target}),
         attention_(loops_, has_bf16_) {
     if (!has_bf16_) {
       log.fallback(

@@ -57,7 +57,8 @@ class Products {
     int threads = 1;        ///< of each product
     int slots = 1;          ///< how many callers each product serves at a time
     bool has_bf16 = false;  ///< false: bf16 operands are widened and multiplied in FP32
-    CpuTarget target;       ///< for the widening
+    bool repack = false;    ///< copy operands where it pays, see "Repacking"
+    CpuTarget target;       ///< of the widening and the copies
   };
   explicit Products(const Options& options);
   ~Products();

@@ -11,6 +11,7 @@
 
 #include "cpu/loops.h"
 #include "cpu/product.h"
+#include "cpu/repacked_product.h"
 #include "terrace/core/error.h"
 
 namespace terrace::kernels {
@@ -253,6 +254,17 @@ struct Products::Impl {
   std::map<ProductShape, std::unique_ptr<Product>> products;
 
   std::unique_ptr<Product> make(const ProductShape& shape) const {
+    if (options.repack && (shape.dtype == DType::f32 || options.has_bf16)) {
+      const ProductShape packed = repacked_shape(shape);
+      if (packed != shape) {
+        return make_repacked_product(shape, make_as_it_lies(packed), options.threads,
+                                     options.target);
+      }
+    }
+    return make_as_it_lies(shape);
+  }
+
+  std::unique_ptr<Product> make_as_it_lies(const ProductShape& shape) const {
     try {
       if (shape.dtype == DType::bf16 && !options.has_bf16) {
         return std::make_unique<WidenedProduct>(engine, shape, options);

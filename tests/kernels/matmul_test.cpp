@@ -1,4 +1,3 @@
-#include <array>
 #include <iostream>
 
 #include "kernels/ops_fixture.h"
@@ -159,6 +158,25 @@ void check_all_summands(const Machine& machine) {
 
 TEST(Matmul, every_layout_and_dtype_matches_the_reference) { check_all_layouts(Machine()); }
 
+/// Sizes at which operands are copied first (note "Repacking"): transposed left sides, and FP32
+/// rows that are whole pages apart.
+TEST(Matmul, repacked_operands_match_the_reference) {
+  on_every_target([](const Machine& machine) {
+    for (const Types types : kTypes) {
+      Case c{67, 1024, 70, types.dtype, types.target};
+      check(machine, c);
+      c = {1024, 67, 70, types.dtype, types.target};
+      c.a_transposed = true;
+      check(machine, c);
+      c = {65, 127, 130, types.dtype, types.target};
+      c.a_transposed = true;
+      c.pad = 1;
+      c.bias = true;
+      check(machine, c);
+    }
+  });
+}
+
 TEST(Matmul, bias_residual_and_accumulation_are_added_before_the_one_rounding) {
   check_all_summands(Machine());
 }
@@ -171,12 +189,14 @@ TEST(Matmul, without_bf16_products_operands_are_widened) {
   check_all_summands(machine);
 }
 
+constexpr std::int64_t kThreadSizes[][3] = {{127, 65, 300}, {64, 768, 256}, {300, 1024, 64}};
+
 TEST(Matmul, alignment_and_number_of_threads_do_not_change_a_bit) {
   const Machine one(1);
   const Machine two(2);
   for (const Types types : kTypes) {
     for (const int layout : {0, 1, 2}) {
-      for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{127, 65, 300}, {64, 768, 256}}) {
+      for (const auto& [m, n, k] : kThreadSizes) {
         Case c{m, n, k, types.dtype, types.target};
         c.a_transposed = (layout & 1) != 0;
         c.b_transposed = (layout & 2) != 0;

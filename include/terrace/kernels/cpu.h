@@ -13,7 +13,7 @@ struct CpuOptions {
   int threads = 1;  ///< for matrix products (OpenMP) and for the loops (Workers) alike
   /// False: as on a CPU for which oneDNN has no bf16 products; for tests and comparison.
   bool bf16_products = true;
-  CpuTarget target;  ///< of the loops; oneDNN chooses its own instructions
+  CpuTarget target{};  ///< of the loops; oneDNN chooses its own instructions
 };
 
 /// The operations on the host device: oneDNN's matrix products, the rest by Highway on the best
