@@ -60,7 +60,6 @@ TEST(DeepSpeed, a_pasted_file_works_and_auto_takes_the_flags) {
   EXPECT_THAT(settings.placement.swap, ElementsAre("/nvme"));
   EXPECT_EQ(settings.placement.chunk_elements, 1'000'000'000);
   EXPECT_EQ(settings.placement.block_bytes, 262144U);
-  EXPECT_EQ(settings.placement.disk_threads, 2);
   EXPECT_EQ(settings.cadence.logging_steps, 2000);
 }
 
@@ -68,7 +67,7 @@ TEST(DeepSpeed, every_key_without_meaning_is_listed_with_its_reason) {
   const Parsed parsed = read(std::string(kAutoFile));
   for (const std::string key :
        {"overlap_comm", "contiguous_gradients", "reduce_bucket_size", "stage3_max_live_parameters",
-        "offload_param.buffer_size", "aio.single_submit", "wall_clock_breakdown"}) {
+        "offload_param.buffer_size", "aio.thread_count", "wall_clock_breakdown"}) {
     EXPECT_THAT(parsed.notes, Contains(AllOf(HasSubstr(key), HasSubstr(" is ignored: "))));
   }
 }

@@ -50,11 +50,12 @@ TEST(File, a_repeated_key_is_refused_with_both_lines) {
 }
 
 TEST(File, two_names_of_one_option_must_agree) {
-  EXPECT_THAT(file_error("{\"aio\": {\"thread_count\": 2, \"intra_op_parallelism\": 4}}"),
+  EXPECT_THAT(file_error("{\"optimizer\": {\"params\": {\"lr\": 1}},"
+                         " \"scheduler\": {\"params\": {\"warmup_max_lr\": 2}}}"),
               HasSubstr("contradicts"));
-  EXPECT_EQ(parse_file("{\"aio\": {\"thread_count\": 4, \"num_threads\": 4}}")
-                .settings.placement.disk_threads,
-            4);
+  EXPECT_EQ(parse_file("{\"gradient_dtype\": \"fp32\", \"communication_data_type\": \"fp32\"}")
+                .settings.numerics.gradient_dtype,
+            DType::f32);
 }
 
 TEST(File, a_value_of_another_type_is_refused) {
