@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "terrace/engine/inference_settings.h"
 #include "terrace/engine/options.h"
+#include "terrace/engine/settings.h"
 
 // Runs the built program.
 
