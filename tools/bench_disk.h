@@ -52,7 +52,7 @@ struct DiskBenchResult {
   double read_cpu_seconds_per_gib = 0;
   double write_cpu_seconds_per_gib = 0;
   double mixed_cpu_seconds_per_gib = 0;
-  double checksum_cpu_seconds_per_gib = 0;  ///< of which are the checksum's, on data in cache
+  double checksum_cpu_seconds_per_gib = 0;  ///< of which the checksum's
   double flush_seconds = 0;                 ///< median, of a step's commit
   double manifest_seconds = 0;              ///< median, of a step's commit
   std::vector<DriveDescription> drives;

@@ -13,6 +13,7 @@
 
 #include "io/aligned_buffer.h"
 #include "io/faulty_driver.h"
+#include "io/page_contents.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/random.h"
@@ -106,9 +107,7 @@ class EngineTest : public ::testing::TestWithParam<Subject> {
   }
 
   static void fill(std::span<std::byte> target, std::uint64_t seed) {
-    const RandomStream random(seed, 11);
-    for (std::size_t i = 0; i < target.size(); ++i)
-      target[i] = std::byte(random.bits(i / 8) >> (i % 8 * 8));
+    terrace::testing::fill_page(target, seed, 11);
   }
 
   TemporaryFolder folder_;
