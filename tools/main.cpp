@@ -16,6 +16,8 @@ namespace {
 constexpr std::array kSubcommands = {
     Subcommand{"train", "train a model", run_train},
     Subcommand{"plan", "show what a run would take on each tier and move in a step", run_plan},
+    Subcommand{"evaluate", "measure a model's loss on data", run_evaluate},
+    Subcommand{"generate", "let a model continue a text", run_generate},
     Subcommand{"inspect", "show what a checkpoint, model folder, tensor file or page store holds",
                run_inspect},
     Subcommand{"bench", "measure what a run's speed depends on", run_bench},

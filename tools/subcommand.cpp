@@ -73,6 +73,18 @@ bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
   return true;
 }
 
+void add_settings(engine::OptionTable& table, engine::Settings& settings,
+                  std::span<const std::string_view> flags) {
+  engine::OptionTable all = engine::settings_options(settings);
+  for (const std::string_view flag : flags) {
+    const engine::OptionTable::Entry* entry = all.with_flag(flag);
+    require(entry != nullptr, ErrorKind::internal, "no option --{}", flag);
+    engine::Option option = entry->option;
+    option.keys.clear();  // these commands read no configuration file
+    table.add(std::move(option));
+  }
+}
+
 void print(std::string_view text) {
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;

@@ -8,6 +8,7 @@
 #include "terrace/core/log.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/report.h"
+#include "terrace/engine/settings.h"
 
 namespace terrace::tools {
 
@@ -45,11 +46,17 @@ int dispatch(Context& context, const CommandGroup& group, const Arguments& argum
 [[nodiscard]] bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
                          const Arguments& arguments);
 
+/// Adds the options of `train` whose first flags are named: what they mean is said once.
+void add_settings(engine::OptionTable& table, engine::Settings& settings,
+                  std::span<const std::string_view> flags);
+
 /// Writes a result to standard output. Errors: io, when it cannot be written.
 void print(std::string_view text);
 
 // The subcommands of `terrace`, a file each.
 int run_train(Context& context, const Arguments& arguments);
+int run_evaluate(Context& context, const Arguments& arguments);
+int run_generate(Context& context, const Arguments& arguments);
 int run_plan(Context& context, const Arguments& arguments);
 int run_inspect(Context& context, const Arguments& arguments);
 int run_bench(Context& context, const Arguments& arguments);

@@ -49,6 +49,9 @@ struct Executor::Impl {
         [this](std::uint64_t sequence) { return optimizer.outcome(sequence).skip; }));
   }
 
+  /// Runs the evaluation schedule once.
+  void forward();
+
   void commit(std::uint64_t sequence) {
     if (!context.plan.every_step_is_committed()) return;
     const StepOutcome& outcome = optimizer.outcome(sequence);
@@ -104,13 +107,25 @@ int Executor::steps_unfinished() const { return static_cast<int>(impl_->posted -
 
 const StepTimes& Executor::last_times() const { return impl_->training.times(impl_->finished); }
 
+void Executor::Impl::forward() {
+  require(posted == finished, ErrorKind::internal, "a step is under way");
+  const std::uint64_t sequence = ++evaluated;
+  evaluation.begin(sequence);
+  for (const auto& lane : evaluation_lanes) lane->post(sequence, Step(0));
+  evaluation.enqueue(sequence, Step(0), 0);
+  evaluation.synchronize(sequence);
+}
+
+std::span<const float> Executor::logits(std::int32_t row) {
+  const plan::Plan& plan = impl_->context.plan;
+  std::memcpy(impl_->context.memory.host(plan.host_position).data(), &row, sizeof row);
+  impl_->forward();
+  const std::span<std::byte> bytes = impl_->context.memory.host(plan.host_logits);
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
 double Executor::evaluate() {
-  require(steps_unfinished() == 0, ErrorKind::internal, "a step is under way");
-  const std::uint64_t sequence = ++impl_->evaluated;
-  impl_->evaluation.begin(sequence);
-  for (const auto& lane : impl_->evaluation_lanes) lane->post(sequence, Step(0));
-  impl_->evaluation.enqueue(sequence, Step(0), 0);
-  impl_->evaluation.synchronize(sequence);
+  impl_->forward();
   double loss = 0;
   const std::span<std::byte> bytes = impl_->context.memory.host(impl_->context.plan.host_losses);
   std::memcpy(&loss, bytes.data(), sizeof loss);

@@ -198,10 +198,11 @@ void DiskLane::collect(const Run& run) {
     Transfer& transfer = transfers_[done_[i]];
     --in_flight_;
     if (--transfer.pages > 0) continue;
+    // Counted first: once the last task has signalled, the step's times are read.
+    if (in_flight_ == 0) {
+      program_.times(run.sequence).of(lane_).busy_us += now_us() - busy_since_us_;
+    }
     complete(transfer.task, run, transfer.begin_us);
-  }
-  if (in_flight_ == 0) {
-    program_.times(run.sequence).of(lane_).busy_us += now_us() - busy_since_us_;
   }
 }
 

@@ -1,6 +1,9 @@
 #include "optimizer_tasks.h"
 
+#include <algorithm>
+
 #include "terrace/core/error.h"
+#include "terrace/kernels/split_master.h"
 
 namespace terrace::engine {
 
@@ -86,8 +89,26 @@ void OptimizerTasks::decide(std::uint64_t sequence) {
   nonfinite_parameter_.clear();
 }
 
+void OptimizerTasks::keep_parameter(const Task& task) {
+  const auto accesses = parts_.plan.training.accesses_of(task);
+  const auto& state = parts_.plan.request.state;
+  const Access& parameter = accesses[state.size()];
+  const auto flat = static_cast<std::size_t>(task.flat);
+  const bool passes = parts_.plan.request.placement.parameters == memory::Tier::device &&
+                      parameter.region != parts_.plan.flat_parameter[flat] &&
+                      parameter.region != parts_.plan.host_parameter[flat];
+  if (!passes) return;
+  const auto master = std::ranges::find(state, StateKind::master, &plan::StateElement::kind);
+  const Access& source = accesses[static_cast<std::size_t>(master - state.begin())];
+  const std::span<std::byte> bytes = parts_.memory.host(source.region, source.offset, source.bytes);
+  kernels::narrow_master(
+      workers_, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)},
+      parts_.model.compute_dtype(),
+      parts_.memory.host(parameter.region, parameter.offset, parameter.bytes));
+}
+
 void OptimizerTasks::update(const Task& task, const StepOutcome& outcome) {
-  if (outcome.skip) return;
+  if (outcome.skip) return keep_parameter(task);
   // states in the order of the request, the parameter, the gradient
   const auto accesses = parts_.plan.training.accesses_of(task);
   const auto bytes_of = [&](const Access& access) {

@@ -47,6 +47,9 @@ class OptimizerTasks {
   void add_norm(const plan::Task& task);
   void decide(std::uint64_t sequence);
   void update(const plan::Task& task, const StepOutcome& outcome);
+  /// In a skipped step: where the parameter goes to the device through a slot, which holds another
+  /// chunk's, it is made again from the master, whose rounding it is.
+  void keep_parameter(const plan::Task& task);
   [[nodiscard]] std::string tensor_at(int flat, std::int64_t element) const;
 
   Parts parts_;

@@ -52,6 +52,10 @@ void Program::bind(std::size_t index) {
     case TaskKind::head_loss:
       bound.loss = take();
       break;
+    case TaskKind::head_logits:
+      bound.position = take();
+      bound.logits = take();
+      break;
     default:
       bound.activations.saved = take();
       bound.d_boundary = take();
@@ -158,6 +162,9 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream, 
     case TaskKind::head_loss:
       return parts_.model.head_loss(stream, bound.weights, bound.batch, bound.activations,
                                     bound.loss);
+    case TaskKind::head_logits:
+      return parts_.model.head_logits(stream, bound.weights, bound.batch, bound.activations,
+                                      device::Span<std::int32_t>(bound.position, 1), bound.logits);
     case TaskKind::backward:
       return parts_.model.backward(stream, task.unit, bound.weights, bound.batch, bound.activations,
                                    bound.d_boundary, bound.gradients);

@@ -58,6 +58,8 @@ class Program {
     model::UnitActivations activations;
     device::Pointer d_boundary;
     device::Pointer loss;
+    device::Pointer position;
+    device::Pointer logits;
     std::vector<kernels::View> weights;
     std::vector<model::GradientView> gradients;
   };

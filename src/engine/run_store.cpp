@@ -50,9 +50,10 @@ std::string store_owner(const fs::path& output) {
 
 std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
                                            const std::string& owner, const plan::Plan& plan,
-                                           Log& log) {
+                                           std::uint64_t run_state_bytes_max, Log& log) {
   const std::vector<io::PageSpec> specs = page_specs(plan);
-  const io::PageStoreOptions options = store_options(settings);
+  io::PageStoreOptions options = store_options(settings);
+  options.run_state_bytes_max = run_state_bytes_max;
   const std::uint64_t needed = io::PageStore::bytes_needed(specs, options);
   if (settings.disk) {
     // A share is of what is free on the first path.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -17,10 +18,13 @@ namespace terrace::engine {
 /// The page store of one run in its own folder on each swap path, under the run's lock. Owns both.
 class RunStore {
  public:
-  /// Reserves the space for the plan's pages. Errors: as `RunFolder::create`, `PageStore::create`.
+  /// Reserves the space for the plan's pages and for run states of at most `run_state_bytes_max`.
+  /// Errors: as `RunFolder::create`, `PageStore::create`.
   [[nodiscard]] static std::unique_ptr<RunStore> create(const PlacementSettings& settings,
                                                         const std::string& owner,
-                                                        const plan::Plan& plan, Log& log);
+                                                        const plan::Plan& plan,
+                                                        std::uint64_t run_state_bytes_max,
+                                                        Log& log);
   /// Opens what a dead run of the same owner left, if it has a committed step; removes it if not.
   [[nodiscard]] static std::unique_ptr<RunStore> find(const PlacementSettings& settings,
                                                       const std::string& owner, Log& log);

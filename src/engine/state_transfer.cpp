@@ -150,6 +150,10 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
     const plan::Chunk& range = plan.chunks[static_cast<std::size_t>(chunk)];
     const std::span<float> values = floats(range.range.count);
     const std::span<std::byte> parameter = parameter_bytes(chunk, false);
+    if (plan.request.state.empty()) {  // a model that is not trained: parameters only
+      read_chunk_values(source, StateKind::parameter, range, values);
+      kernels::narrow_master(workers_, values, context_.model.compute_dtype(), parameter);
+    }
     for (std::size_t kind = 0; kind < plan.request.state.size(); ++kind) {
       const StateKind state_kind = plan.request.state[kind].kind;
       if (state_kind == StateKind::master || moments) {

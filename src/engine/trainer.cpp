@@ -5,6 +5,7 @@
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/engine/inference.h"
 #include "terrace/engine/interrupt.h"
 
 namespace terrace::engine {
@@ -138,25 +139,15 @@ void Trainer::post(Step step) {
   executor_->post_step(inputs);
 }
 
-double Trainer::evaluate() {
-  const data::Loader& loader = *data_.validation;
-  const Executor::HostBatch target = executor_->host_batch(0);
-  double loss = 0;
-  std::int64_t tokens = 0;
-  for (std::int64_t first = 0; first < loader.samples_per_epoch(); first += batch_.micro_batch) {
-    tokens += loader.fill(first, batch_.micro_batch, target.tokens, target.targets);
-    loss += executor_->evaluate();
-  }
-  return tokens > 0 ? loss / static_cast<double>(tokens) : 0;
-}
-
 void Trainer::finish() {
   const StepOutcome outcome = executor_->finish_step();
   done_ = outcome.step;
   const double seconds = seconds_since(last_finish_us_);
   last_finish_us_ = now_us();
   std::optional<double> eval_loss;
-  if (evaluates_at(outcome.step)) eval_loss = evaluate();
+  if (evaluates_at(outcome.step)) {
+    eval_loss = evaluate(*executor_, *data_.validation, batch_.micro_batch).loss;
+  }
   report(outcome, seconds, eval_loss);
 }
 

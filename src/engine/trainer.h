@@ -52,7 +52,6 @@ class Trainer {
   [[nodiscard]] std::int64_t step_begin(Step step) const;
   void post(Step step);
   void finish();
-  [[nodiscard]] double evaluate();
   void save_checkpoint();
   void save_model();
   void write_record() const;

@@ -21,7 +21,10 @@ void Trainer::make_store() {
   // What a dead run of this output left is of no more use once another state is chosen.
   const std::string owner = store_owner(output_);
   if (auto old = RunStore::find(settings_.placement, owner, context_.log)) old->remove();
-  store_ = RunStore::create(settings_.placement, owner, chosen_.plan, context_.log);
+  // A commit's run state is this one with other numbers; the list of data files makes its size.
+  const std::uint64_t state_bytes =
+      checkpoint::to_json(trainer_state(done_, 0, 0)).size() + 4 * kKiB;
+  store_ = RunStore::create(settings_.placement, owner, chosen_.plan, state_bytes, context_.log);
 }
 
 void Trainer::load_state() {

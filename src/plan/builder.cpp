@@ -25,9 +25,9 @@ Plan Builder::build() && {
   cut_chunks();
   add_parameters();
   add_activations();
-  add_gradients();
+  if (request_.purpose == Purpose::train) add_gradients();
   add_state();
-  emit_training();
+  if (request_.purpose == Purpose::train) emit_training();
   emit_evaluation();
   plan_.memory.pack();
   infer_waits(plan_.training, plan_.memory);
@@ -182,6 +182,13 @@ void Builder::add_activations() {
     plan_.host_batch.push_back(memory.add("batch", Tier::host, batch_bytes));
   }
   const auto loss_bytes = static_cast<std::uint64_t>(request_.micro_batches) * sizeof(double);
+  if (request_.purpose == Purpose::generate) {
+    const auto bytes = static_cast<std::uint64_t>(model_.config().vocab_size) * sizeof(float);
+    device_position_ = memory.add("logits", Tier::device, sizeof(std::int32_t));
+    device_logits_ = memory.add("logits", Tier::device, bytes);
+    plan_.host_position = memory.add("logits", Tier::host, sizeof(std::int32_t));
+    plan_.host_logits = memory.add("logits", Tier::host, bytes);
+  }
   device_losses_ = memory.add("losses", Tier::device, loss_bytes);
   plan_.host_losses = memory.add("losses", Tier::host, loss_bytes);
 }

@@ -27,7 +27,7 @@ class Builder {
  private:
   /// A run of tasks on the compute lane that use one unit's parameters.
   struct Visit {
-    enum class Pass { forward, head, head_loss, backward };
+    enum class Pass { forward, head, head_loss, head_logits, backward };
     Pass pass = Pass::forward;
     int unit = 0;
     int first_micro_batch = 0;
@@ -54,6 +54,7 @@ class Builder {
   void emit_fetch(std::size_t visit, int unit);
   void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);
   void emit_head(const Visit& visit, std::size_t index, int micro_batch);
+  void emit_logits(const Visit& visit, std::size_t index);
   void emit_backward(const Visit& visit, std::size_t index, int micro_batch);
   void emit_gradient(int flat);
   void emit_chunk(int chunk);
@@ -91,6 +92,8 @@ class Builder {
   memory::RegionId scratch_;
   std::vector<memory::RegionId> device_batch_;
   memory::RegionId device_losses_;
+  memory::RegionId device_position_;
+  memory::RegionId device_logits_;
   /// [unit][position in flats_of_unit]: FP32 sums of one user of the flat, so that a tied weight's
   /// sum does not depend on the micro-batch order.
   std::vector<std::vector<memory::RegionId>> accumulators_;

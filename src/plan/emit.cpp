@@ -43,7 +43,9 @@ std::vector<Builder::Visit> Builder::evaluation_visits() const {
   for (int unit = 0; unit + 1 < unit_count(); ++unit) {
     visits.push_back({Visit::Pass::forward, unit, 0, 1});
   }
-  visits.push_back({Visit::Pass::head_loss, unit_count() - 1, 0, 1});
+  const bool logits = request_.purpose == Purpose::generate;
+  visits.push_back(
+      {logits ? Visit::Pass::head_logits : Visit::Pass::head_loss, unit_count() - 1, 0, 1});
   return visits;
 }
 
@@ -76,14 +78,24 @@ void Builder::emit_training() {
 void Builder::emit_evaluation() {
   schedule_ = &plan_.evaluation;
   base_ = static_cast<std::int64_t>(plan_.training.tasks.size());
-  Task& copy = emit(TaskKind::copy_batch, Lane::h2d,
-                    {whole(plan_.host_batch[0], false), whole(device_batch_[0], true)});
-  copy.micro_batch = 0;
-  copy.bytes = plan_.memory.region(device_batch_[0]).bytes;
-  emit_visits(evaluation_visits());
-  emit(TaskKind::store_loss, Lane::d2h,
-       {whole(plan_.host_losses, true), whole(device_losses_, false)})
-      .bytes = plan_.memory.region(device_losses_).bytes;
+  auto copy_in = [&](RegionId host, RegionId device) {
+    Task& copy = emit(TaskKind::copy_batch, Lane::h2d, {whole(host, false), whole(device, true)});
+    copy.micro_batch = 0;
+    copy.bytes = plan_.memory.region(device).bytes;
+  };
+  auto copy_out = [&](RegionId host, RegionId device) {
+    emit(TaskKind::store_loss, Lane::d2h, {whole(host, true), whole(device, false)}).bytes =
+        plan_.memory.region(device).bytes;
+  };
+  copy_in(plan_.host_batch[0], device_batch_[0]);
+  if (request_.purpose == Purpose::generate) {
+    copy_in(plan_.host_position, device_position_);
+    emit_visits(evaluation_visits());
+    copy_out(plan_.host_logits, device_logits_);
+  } else {
+    emit_visits(evaluation_visits());
+    copy_out(plan_.host_losses, device_losses_);
+  }
 }
 
 void Builder::emit_visits(const std::vector<Visit>& visits) {
@@ -105,6 +117,9 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
         case Visit::Pass::head_loss:
           emit_head(visit, index, micro_batch);
           break;
+        case Visit::Pass::head_logits:
+          emit_logits(visit, index);
+          break;
         case Visit::Pass::backward:
           // The embedding's backward needs nothing that its forward leaves.
           if (request_.recompute && visit.unit > 0) {
@@ -115,9 +130,9 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
       }
     }
     const bool final = end == request_.micro_batches;
-    if (!final || visit.pass == Visit::Pass::forward || visit.pass == Visit::Pass::head_loss) {
-      continue;
-    }
+    const bool has_gradients =
+        visit.pass == Visit::Pass::head || visit.pass == Visit::Pass::backward;
+    if (!final || !has_gradients) continue;
     for (const int flat : layout_.flats_of_unit(visit.unit)) {
       if (layout_.flat(flat).unit == visit.unit) emit_gradient(flat);
     }
@@ -146,7 +161,7 @@ void Builder::emit_fetch(std::size_t visit, int unit) {
     const RegionId slot = add_transient("parameter slots", Tier::device, bytes);
     fetched_[visit].push_back(slot);
     Task& fetch =
-        emit(TaskKind::fetch_parameter, Lane::h2d, {whole(source, false), whole(slot, true)});
+        emit(TaskKind::fetch_parameter, Lane::h2d, {{source, 0, bytes, false}, whole(slot, true)});
     fetch.flat = flat;
     fetch.unit = unit;
     fetch.bytes = bytes;
@@ -198,6 +213,17 @@ void Builder::emit_head(const Visit& visit, std::size_t index, int micro_batch) 
   task.unit = visit.unit;
   task.micro_batch = micro_batch;
   task.flops = (training ? 3 : 1) * model_.forward_flops(visit.unit, request_.micro_batch);
+}
+
+void Builder::emit_logits(const Visit& visit, std::size_t index) {
+  std::vector<Access> accesses = {
+      whole(device_batch_[0], false), whole(scratch_, true), whole(device_position_, false),
+      whole(device_logits_, true),
+      whole(boundary_[static_cast<std::size_t>(visit.unit) - 1][0], false)};
+  append_parameters(index, visit.unit, accesses);
+  Task& task = emit(TaskKind::head_logits, Lane::compute, std::move(accesses));
+  task.unit = visit.unit;
+  task.micro_batch = 0;
 }
 
 void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_batch) {

@@ -14,13 +14,11 @@ std::string_view name_of(Lane lane) {
 }
 
 std::string_view name_of(TaskKind kind) {
-  constexpr std::array<std::string_view, 18> names = {
-      "copy batch",      "fetch parameter", "read parameter",
-      "forward",         "recompute",       "head",
-      "head loss",       "backward",        "round gradient",
-      "store gradient",  "store loss",      "norm",
-      "decide",          "read chunk",      "update",
-      "store parameter", "write chunk",     "commit"};
+  constexpr std::array<std::string_view, 19> names = {
+      "copy batch",     "fetch parameter", "read parameter", "forward",  "recompute",
+      "head",           "head loss",       "head logits",    "backward", "round gradient",
+      "store gradient", "store loss",      "norm",           "decide",   "read chunk",
+      "update",         "store parameter", "write chunk",    "commit"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -28,18 +26,62 @@ namespace {
 
 constexpr std::int64_t kNone = -1;
 
-/// What is known to have completed: per in-order lane the position of its latest such task.
-struct Clock {
-  std::array<std::int64_t, kLanes> known;
-  Clock() { known.fill(kNone); }
+/// Tasks of an out-of-order lane that are known to have completed beyond the first that is not. A
+/// longer list is cut: a wait may then be one too many, and none is missing.
+constexpr std::size_t kAheadMax = 64;
 
+/// Where a task of a run of several steps stands on its lane, counted from 0.
+struct LanePlace {
+  Lane lane = Lane::compute;
+  std::int64_t number = 0;
+};
+
+/// What is known to have completed: of each lane the first so many tasks, and of an out-of-order
+/// lane some more.
+class Clock {
+ public:
   void join(const Clock& other) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      known[lane] = std::max(known[lane], other.known[lane]);
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      done_[lane] = std::max(done_[lane], other.done_[lane]);
+      for (const std::int64_t number : other.ahead_[lane]) insert(lane, number);
+      settle(lane);
+    }
   }
-  [[nodiscard]] bool covers(Lane lane, std::int64_t position) const {
-    return completes_in_order(lane) && known[static_cast<std::size_t>(lane)] >= position;
+  void complete(const LanePlace& place) {
+    const auto lane = static_cast<std::size_t>(place.lane);
+    if (completes_in_order(place.lane)) {
+      done_[lane] = std::max(done_[lane], place.number + 1);
+    } else {
+      insert(lane, place.number);
+      settle(lane);
+    }
   }
+  [[nodiscard]] bool covers(const LanePlace& place) const {
+    const auto lane = static_cast<std::size_t>(place.lane);
+    return place.number < done_[lane] || std::ranges::binary_search(ahead_[lane], place.number);
+  }
+
+ private:
+  void insert(std::size_t lane, std::int64_t number) {
+    std::vector<std::int64_t>& ahead = ahead_[lane];
+    const auto at = std::ranges::lower_bound(ahead, number);
+    if (number >= done_[lane] && (at == ahead.end() || *at != number)) ahead.insert(at, number);
+  }
+  /// Moves what follows the known beginning without a gap into it.
+  void settle(std::size_t lane) {
+    std::vector<std::int64_t>& ahead = ahead_[lane];
+    auto next = ahead.begin();
+    for (; next != ahead.end() && *next <= done_[lane]; ++next) {
+      done_[lane] = std::max(done_[lane], *next + 1);
+    }
+    ahead.erase(ahead.begin(), next);
+    if (ahead.size() > kAheadMax) {
+      ahead.erase(ahead.begin(), ahead.end() - static_cast<std::ptrdiff_t>(kAheadMax));
+    }
+  }
+
+  std::array<std::int64_t, kLanes> done_{};
+  std::array<std::vector<std::int64_t>, kLanes> ahead_;  ///< ascending; not below `done_`
 };
 
 /// Who last wrote, and who has since read, each byte range of one tier.
@@ -111,7 +153,12 @@ class WaitInference {
       : schedule_(schedule),
         regions_(regions),
         count_(static_cast<std::int64_t>(schedule.tasks.size())),
-        started_(static_cast<std::size_t>(2 * count_)) {}
+        started_(static_cast<std::size_t>(2 * count_)) {
+    previous_.fill(kNone);
+    for (const Task& task : schedule.tasks) {
+      number_.push_back(on_lane_[static_cast<std::size_t>(task.lane)]++);
+    }
+  }
 
   /// The waits of the task at `position`, fewest.
   std::vector<std::int64_t> visit(std::int64_t position) {
@@ -128,19 +175,19 @@ class WaitInference {
     std::erase(conflicts, position);
 
     Clock& clock = started_[static_cast<std::size_t>(position)];
-    const auto lane = static_cast<std::size_t>(task.lane);
-    if (previous_[lane] != kNone) {
-      clock.join(completes_in_order(task.lane)
-                     ? completed(previous_[lane])
-                     : started_[static_cast<std::size_t>(previous_[lane])]);
+    std::int64_t& before = previous_[static_cast<std::size_t>(task.lane)];
+    if (before != kNone) {
+      clock.join(started_[static_cast<std::size_t>(before)]);
+      if (completes_in_order(task.lane)) clock.complete(place_of(before));
     }
-    previous_[lane] = position;
-    // Latest first: a later task's completion tends to imply the earlier ones'.
+    before = position;
+    // Latest first: a later task's completion may imply the earlier ones', never the reverse.
     std::vector<std::int64_t> needed;
     for (const std::int64_t other : conflicts) {
-      if (clock.covers(task_at(other).lane, other)) continue;
+      if (clock.covers(place_of(other))) continue;
       needed.push_back(other);
-      clock.join(completed(other));
+      clock.join(started_[static_cast<std::size_t>(other)]);
+      clock.complete(place_of(other));
     }
     return needed;
   }
@@ -149,22 +196,21 @@ class WaitInference {
   [[nodiscard]] const Task& task_at(std::int64_t position) const {
     return schedule_.tasks[static_cast<std::size_t>(position % count_)];
   }
-  [[nodiscard]] Clock completed(std::int64_t position) const {
-    Clock clock = started_[static_cast<std::size_t>(position)];
+  [[nodiscard]] LanePlace place_of(std::int64_t position) const {
     const Lane lane = task_at(position).lane;
-    if (completes_in_order(lane)) {
-      std::int64_t& known = clock.known[static_cast<std::size_t>(lane)];
-      known = std::max(known, position);
-    }
-    return clock;
+    const std::int64_t a_step = on_lane_[static_cast<std::size_t>(lane)];
+    return {lane,
+            position / count_ * a_step + number_[static_cast<std::size_t>(position % count_)]};
   }
 
   const Schedule& schedule_;
   const memory::MemoryPlan& regions_;
   std::int64_t count_;
-  std::vector<Clock> started_;  ///< what is known when a task begins
+  std::vector<Clock> started_;                  ///< what is known when a task begins
+  std::array<std::int64_t, kLanes> on_lane_{};  ///< tasks a step
+  std::vector<std::int64_t> number_;            ///< of each task on its lane
   std::array<AccessHistory, memory::kTiers> history_;
-  std::array<std::int64_t, kLanes> previous_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone};
+  std::array<std::int64_t, kLanes> previous_;  ///< position of a lane's latest task
 };
 
 }  // namespace

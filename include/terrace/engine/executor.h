@@ -61,6 +61,9 @@ class Executor {
 
   /// The summed loss of micro-batch 0, forward only; no step may be unfinished. Nats.
   [[nodiscard]] double evaluate();
+  /// In a plan to generate: the logits [V] behind position `row` (of B*T) of the batch; valid until
+  /// the next call.
+  [[nodiscard]] std::span<const float> logits(std::int32_t row);
 
   /// The optimizer's counters; no step may be unfinished.
   [[nodiscard]] const optim::StepCounter::State& counter() const;

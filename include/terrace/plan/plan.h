@@ -32,8 +32,13 @@ struct Placement {
   double state_resident = 0;
 };
 
+/// train: steps, with an evaluation in between. evaluate, generate: parameters and forwards only;
+/// `generate` ends in the logits of one position instead of a loss.
+enum class Purpose { train, evaluate, generate };
+
 /// What a plan is made for.
 struct PlanRequest {
+  Purpose purpose = Purpose::train;
   model::BatchShape micro_batch;
   int micro_batches = 1;  ///< per step and rank: `gradient_accumulation_steps`
   MicroBatchOrder order = MicroBatchOrder::batch_major;
@@ -65,8 +70,8 @@ struct Place {
 struct Plan {
   PlanRequest request;
   memory::MemoryPlan memory;
-  Schedule training;          ///< one optimizer step
-  Schedule evaluation;        ///< forward and loss of one micro-batch
+  Schedule training;          ///< one optimizer step; empty for other purposes
+  Schedule evaluation;        ///< forward of one micro-batch, and its loss or logits
   std::vector<Chunk> chunks;  ///< in forward order; ascending ranges of ascending flats
 
   /// [chunk][index into request.state]
@@ -81,7 +86,9 @@ struct Plan {
   std::vector<memory::RegionId> gradient;
   /// [micro-batch]: tokens, then targets, int32 each, [B, T].
   std::vector<memory::RegionId> host_batch;
-  memory::RegionId host_losses;  ///< one double a micro-batch
+  memory::RegionId host_losses;                        ///< one double a micro-batch
+  memory::RegionId host_position = memory::kNoRegion;  ///< generate: an int32, the row of [B, T]
+  memory::RegionId host_logits = memory::kNoRegion;    ///< generate: [V], FP32
   /// Host memory through which state is loaded and saved: `transfer_pages` parts of
   /// `transfer_bytes`, each for one chunk of up to four bytes an element.
   memory::RegionId transfer;

@@ -30,7 +30,8 @@ inline constexpr int kLanes = 7;
 
 /// What a task does. Behind each: its lane, and its accesses in this order (r read, w write).
 enum class TaskKind : std::uint8_t {
-  copy_batch,       ///< h2d: tokens and targets of a micro-batch. r host batch, w device batch
+  copy_batch,       ///< h2d: tokens and targets of a micro-batch, or the position of a logit.
+                    ///< r host batch, w device batch
   fetch_parameter,  ///< h2d: a flat's parameters. r host parameter, w device slot
   read_parameter,   ///< disk-read: a flat's parameters. w host slot, r pages
   forward,          ///< compute: r batch, w scratch, w saved, w output, r input, r parameters
@@ -38,11 +39,12 @@ enum class TaskKind : std::uint8_t {
   head,             ///< compute: forward and backward of the head. r batch, w scratch, w loss,
                     ///< w d_boundary, r input, w accumulators, r parameters
   head_loss,        ///< compute: the loss alone. r batch, w scratch, w loss, r input, r parameters
+  head_logits,      ///< compute: r batch, w scratch, r position, w logits, r input, r parameters
   backward,         ///< compute: r batch, w scratch, w saved (used up), w d_boundary, r input,
                     ///< w accumulators, r parameters
   round_gradient,   ///< compute: FP32 sums to the gradient dtype. w gradient, r accumulators
   store_gradient,   ///< d2h: w host gradient, r device gradient
-  store_loss,       ///< d2h: w host losses, r device losses
+  store_loss,       ///< d2h: w host losses or logits, r those of the device
   norm,             ///< optimizer: partial sums of squares of a flat. r gradient
   decide,           ///< optimizer: the norm, the clip factor, skip or not. r host losses
   read_chunk,       ///< disk-read: w slots of the state kinds, r pages

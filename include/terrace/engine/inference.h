@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "terrace/core/log.h"
+#include "terrace/data/loader.h"
+#include "terrace/engine/executor.h"
+#include "terrace/engine/run_setup.h"
+#include "terrace/engine/settings.h"
+
+namespace terrace::engine {
+
+/// Mean loss of a data set.
+struct Evaluation {
+  double loss = 0;  ///< nats a target token
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  double seconds = 0;
+
+  [[nodiscard]] double tokens_per_second() const;
+};
+
+/// Runs every sequence of `loader` (one epoch, in order) through the executor's evaluation, `rows`
+/// at a time; no step may be under way.
+[[nodiscard]] Evaluation evaluate(Executor& executor, const data::Loader& loader,
+                                  std::int64_t rows);
+
+/// Evaluates the model of `settings.model` (a folder, a checkpoint or an output folder) on
+/// `settings.data.files`. Errors: usage for a preset, which has no weights; as `set_up`,
+/// `open_data`.
+[[nodiscard]] Evaluation evaluate_model(const Settings& settings, Log& log);
+
+struct GenerateOptions {
+  std::string prompt;
+  std::int64_t tokens_max = 256;
+  double temperature = 1;  ///< 0: always the likeliest token
+  std::int64_t top_k = 0;  ///< draw among the likeliest k; 0: among all
+  std::uint64_t seed = 42;
+  bool stop_at_end = true;  ///< stop at an end-of-text token
+};
+
+/// Continues a prompt, token by token: each is drawn by a counter-based generator keyed by (seed,
+/// position), so the same call gives the same text. Hands each piece of text to `take` as it comes.
+/// Positions beyond the model's length see the last ones only. Returns the number of tokens drawn.
+/// Errors: data, when the model's tokenizer is not supported; usage for a preset or a prompt that
+/// the tokenizer cannot encode.
+std::int64_t generate(const Settings& settings, const GenerateOptions& options, Log& log,
+                      const std::function<void(std::string_view)>& take);
+
+}  // namespace terrace::engine

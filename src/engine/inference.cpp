@@ -1,0 +1,181 @@
+#include "terrace/engine/inference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "optimizer_tasks.h"
+#include "terrace/core/clock.h"
+#include "terrace/core/error.h"
+#include "terrace/core/random.h"
+#include "terrace/engine/planning.h"
+#include "terrace/engine/state_transfer.h"
+
+namespace terrace::engine {
+namespace {
+
+/// Rows of an evaluation's micro-batch: enough to fill matrix products, few enough for any machine.
+constexpr std::int64_t kEvaluationRows = 8;
+
+/// Purpose of the random numbers that draw tokens; see `RandomStream`.
+constexpr std::uint64_t kSamplingStream = 0x73616d706c65;  // "sample"
+
+/// A model with its weights, ready for forwards. Members are built in this order.
+struct LoadedModel {
+  LoadedModel(RunSetup setup_in, plan::Plan plan_in, Log& log)
+      : setup(std::move(setup_in)),
+        plan(std::move(plan_in)),
+        memory(*setup.device, plan.memory),
+        workers(setup.threads.threads),
+        executor({*setup.device, *setup.ops, *setup.model, *setup.layout, plan, memory},
+                 OptimizerSetup{}, [](const StepOutcome&) { return std::string(); }) {
+    StateTransfer transfer({*setup.device, *setup.model, *setup.layout, plan, memory, nullptr, {}},
+                           workers);
+    transfer.load(*open_weights(setup.source, *setup.model, log), false);
+  }
+
+  RunSetup setup;
+  plan::Plan plan;
+  RunMemory memory;
+  Workers workers;
+  Executor executor;
+};
+
+RunSetup set_up_with_weights(const Settings& settings, Log& log) {
+  RunSetup setup = set_up(settings, log);
+  require(
+      !setup.source.is_preset(), ErrorKind::usage,
+      "--model is the preset {}, which has no weights: give a model folder, a checkpoint or the "
+      "output folder of a run",
+      setup.source.name);
+  return setup;
+}
+
+plan::PlanRequest inference_request(plan::Purpose purpose, model::BatchShape shape) {
+  plan::PlanRequest request;
+  request.purpose = purpose;
+  request.micro_batch = shape;
+  return request;
+}
+
+}  // namespace
+
+double Evaluation::tokens_per_second() const {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t rows) {
+  Evaluation result;
+  const std::int64_t begin = now_us();
+  const Executor::HostBatch target = executor.host_batch(0);
+  double loss = 0;
+  for (std::int64_t first = 0; first < loader.samples_per_epoch(); first += rows) {
+    result.tokens += loader.fill(first, rows, target.tokens, target.targets);
+    loss += executor.evaluate();
+  }
+  result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0;
+  result.sequences = loader.samples_per_epoch();
+  result.seconds = seconds_since(begin);
+  return result;
+}
+
+Evaluation evaluate_model(const Settings& settings, Log& log) {
+  RunSetup setup = set_up_with_weights(settings, log);
+  model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
+  shape.rows = settings.batch.micro.value_or(kEvaluationRows);
+  const RunData data = open_data(settings, setup.source, shape.sequence, log);
+  const data::Loader loader(data.training->sequences(), {0, false, 1});
+  plan::Plan plan = plan::make_plan(*setup.model, *setup.layout,
+                                    inference_request(plan::Purpose::evaluate, shape));
+  LoadedModel loaded(std::move(setup), std::move(plan), log);
+  return evaluate(loaded.executor, loader, shape.rows);
+}
+
+namespace {
+
+/// Draws a token from logits: the likeliest for temperature 0, else from the softmax of
+/// logits / temperature over the `top_k` likeliest.
+class Sampler {
+ public:
+  Sampler(const GenerateOptions& options, std::size_t vocabulary)
+      : options_(options), random_(options.seed, kSamplingStream), order_(vocabulary) {}
+
+  std::int32_t draw(std::span<const float> logits, std::int64_t position) {
+    if (options_.temperature == 0) {
+      return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+    }
+    std::iota(order_.begin(), order_.end(), 0);
+    const std::size_t kept = options_.top_k > 0
+                                 ? std::min(order_.size(), static_cast<std::size_t>(options_.top_k))
+                                 : order_.size();
+    // Ties go to the smaller id, so that the draw is a function of the logits.
+    std::ranges::partial_sort(order_, order_.begin() + static_cast<std::ptrdiff_t>(kept),
+                              [&](std::int32_t a, std::int32_t b) {
+                                const float x = logits[static_cast<std::size_t>(a)];
+                                const float y = logits[static_cast<std::size_t>(b)];
+                                return x != y ? x > y : a < b;
+                              });
+    const double largest = logits[static_cast<std::size_t>(order_[0])];
+    weights_.resize(kept);
+    double sum = 0;
+    for (std::size_t i = 0; i < kept; ++i) {
+      const double logit = logits[static_cast<std::size_t>(order_[i])];
+      weights_[i] = std::exp((logit - largest) / options_.temperature);
+      sum += weights_[i];
+    }
+    double left = random_.uniform(static_cast<std::uint64_t>(position)) * sum;
+    for (std::size_t i = 0; i < kept; ++i) {
+      left -= weights_[i];
+      if (left < 0) return order_[i];
+    }
+    return order_[kept - 1];
+  }
+
+ private:
+  const GenerateOptions& options_;
+  RandomStream random_;
+  std::vector<std::int32_t> order_;
+  std::vector<double> weights_;
+};
+
+}  // namespace
+
+std::int64_t generate(const Settings& settings, const GenerateOptions& options, Log& log,
+                      const std::function<void(std::string_view)>& take) {
+  RunSetup setup = set_up_with_weights(settings, log);
+  const bool bytes = setup.source.tokenizer == data::TokenizerKind::bytes ||
+                     (setup.source.tokenizer == data::TokenizerKind::none &&
+                      setup.source.config.vocab_size == data::Tokenizer::kVocabSize);
+  require(bytes, ErrorKind::data,
+          "the tokenizer of {} is not supported yet: only models that read bytes can generate",
+          setup.source.folder.string());
+  const data::Tokenizer tokenizer;
+  std::vector<std::int32_t> tokens = {data::Tokenizer::kSeparator};
+  const std::vector<std::int32_t> prompt = tokenizer.encode(options.prompt);
+  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+
+  const auto wanted = static_cast<std::int64_t>(tokens.size()) + options.tokens_max;
+  model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
+  shape = {1, std::min(shape.sequence, wanted)};
+  const std::vector<std::int64_t> ends = setup.source.eos_token_ids;
+  plan::Plan plan = plan::make_plan(*setup.model, *setup.layout,
+                                    inference_request(plan::Purpose::generate, shape));
+  LoadedModel loaded(std::move(setup), std::move(plan), log);
+
+  Sampler sampler(options, static_cast<std::size_t>(loaded.setup.source.config.vocab_size));
+  for (std::int64_t drawn = 0; drawn < options.tokens_max; ++drawn) {
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    const std::int64_t seen = std::min(length, shape.sequence);
+    const Executor::HostBatch batch = loaded.executor.host_batch(0);
+    std::ranges::fill(batch.tokens, data::Tokenizer::kSeparator);
+    std::copy(tokens.end() - seen, tokens.end(), batch.tokens.begin());
+    const auto logits = loaded.executor.logits(static_cast<std::int32_t>(seen - 1));
+    const std::int32_t token = sampler.draw(logits, length);
+    if (options.stop_at_end && std::ranges::find(ends, token) != ends.end()) return drawn;
+    tokens.push_back(token);
+    take(tokenizer.decode(std::span(&token, 1)));
+  }
+  return options.tokens_max;
+}
+
+}  // namespace terrace::engine
