@@ -159,7 +159,8 @@ std::string_view name_of(RunLiveness liveness) {
 }
 
 std::vector<RunRecord> list_run_folders(const fs::path& base) {
-  require(fs::is_directory(base), ErrorKind::usage, "the folder {} does not exist", base.string());
+  require(fs::is_directory(base), ErrorKind::usage,
+          "the folder {} does not exist; create it, or name another", base.string());
   const FileDescriptor guarded = guard(base);
   std::vector<RunRecord> records;
   for (const auto& entry : fs::directory_iterator(base)) {

@@ -18,6 +18,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"plan", "show what a run would take on each tier and move in a step", run_plan},
     Subcommand{"evaluate", "measure a model's loss on data", run_evaluate},
     Subcommand{"generate", "let a model continue a text", run_generate},
+    Subcommand{"export", "write the model of a checkpoint as a Hugging Face folder", run_export},
     Subcommand{"inspect", "show what a checkpoint, model folder, tensor file or page store holds",
                run_inspect},
     Subcommand{"bench", "measure what a run's speed depends on", run_bench},

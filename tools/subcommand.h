@@ -56,6 +56,7 @@ void print(std::string_view text);
 // The subcommands of `terrace`, a file each.
 int run_train(Context& context, const Arguments& arguments);
 int run_evaluate(Context& context, const Arguments& arguments);
+int run_export(Context& context, const Arguments& arguments);
 int run_generate(Context& context, const Arguments& arguments);
 int run_plan(Context& context, const Arguments& arguments);
 int run_inspect(Context& context, const Arguments& arguments);

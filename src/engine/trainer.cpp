@@ -1,6 +1,7 @@
 #include "trainer.h"
 
-#include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
@@ -17,6 +18,7 @@ int train(Settings settings, const TrainContext& context) {
 }
 
 int Trainer::run() {
+  check_output();
   print_tables();
   if (settings_.output.dry_run) {
     context_.log.info("dry run: everything but the steps is done");
@@ -153,14 +155,30 @@ void Trainer::finish() {
 
 namespace {
 
-/// The lane that the compute lane waited for longest, and its share of the step.
+/// The share of the step in which the compute lane waited, and the lane that kept it waiting: the
+/// one that it waited for longest or, where that one itself rather waited than worked, whom that
+/// one waited for, and so on. That the update waits for the gradients is no cause of the compute
+/// lane's.
 std::string waited_for(const StepTimes& times, double step_seconds) {
-  const auto& waits = times.of(Lane::compute).waited_us;
-  const auto longest = std::ranges::max_element(waits);
-  const double share = static_cast<double>(*longest) * 1e-6 / step_seconds;
-  if (share < 0.05) return "";
-  return fmt::format("{} {:.0f}%", name_of(static_cast<Lane>(longest - waits.begin())),
-                     share * 100);
+  Lane cause = Lane::compute;
+  std::int64_t waited_us = 0;
+  for (int links = 0; links < plan::kLanes; ++links) {
+    Lane next = cause;
+    std::int64_t longest_us = 0;
+    for (const Lane lane : {Lane::h2d, Lane::disk_read, Lane::disk_write, Lane::optimizer}) {
+      const std::int64_t lane_us = times.of(cause).waited_us[static_cast<std::size_t>(lane)];
+      if (lane_us > longest_us) std::tie(next, longest_us) = std::pair(lane, lane_us);
+    }
+    if (cause == Lane::compute) {
+      waited_us = longest_us;
+    } else if (times.of(cause).busy_us >= longest_us) {
+      break;
+    }
+    if (next == cause) break;
+    cause = next;
+  }
+  const double share = static_cast<double>(waited_us) * 1e-6 / step_seconds;
+  return share < 0.05 ? "" : fmt::format("{} {:.0f}%", name_of(cause), share * 100);
 }
 
 }  // namespace

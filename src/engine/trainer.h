@@ -29,6 +29,7 @@ class Trainer {
   // Before anything is allocated.
   void prepare_data();
   void prepare_plan();
+  void check_output() const;
   void prepare_output();
   void require_space_for_saving() const;
   void print_tables() const;

@@ -28,6 +28,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
       output_(settings_.output.folder),
       setup_(set_up(settings_, context.log)),
       workers_(setup_.threads.threads) {
+  settings_.numerics.dtype = setup_.dtype;
   resolve_batch(settings_.batch, 1);
   prepare_data();
   prepare_plan();
@@ -66,12 +67,16 @@ void Trainer::prepare_plan() {
   }
 }
 
-void Trainer::prepare_output() {
+void Trainer::check_output() const {
   const bool resumes = !settings_.output.resume.empty();
   require(resumes || settings_.output.overwrite || is_empty_folder(output_), ErrorKind::usage,
           "the output folder {} is not empty: give --resume auto to go on with what is there, "
           "--overwrite_output_dir to start anew, or another --output",
           output_.string());
+}
+
+void Trainer::prepare_output() {
+  const bool resumes = !settings_.output.resume.empty();
   std::error_code failed;
   fs::create_directories(output_, failed);
   require(!failed, ErrorKind::usage, "cannot make the output folder {}: {}", output_.string(),

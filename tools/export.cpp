@@ -1,0 +1,66 @@
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "subcommand.h"
+#include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/model_folder.h"
+#include "terrace/checkpoint/training_checkpoint.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
+#include "terrace/data/tokenizer.h"
+#include "terrace/engine/model_source.h"
+#include "terrace/io/file.h"
+#include "terrace/kernels/cpu.h"
+
+namespace terrace::tools {
+
+int run_export(Context& context, const Arguments& arguments) {
+  std::string from;
+  std::string to;
+  std::optional<DType> dtype;
+  engine::OptionTable table;
+  table.add({.flags = {"checkpoint"},
+             .field = engine::field(from),
+             .help = "checkpoint, or output folder of a run (its newest one)",
+             .positional = true,
+             .required = true});
+  table.add({.flags = {"folder"},
+             .field = engine::field(to),
+             .help = "where the model goes: a new or empty folder",
+             .positional = true,
+             .required = true});
+  table.add({.flags = {"dtype"},
+             .field = engine::choice<std::optional<DType>>(dtype, {{"auto", std::nullopt},
+                                                                   {"bf16", DType::bf16},
+                                                                   {"fp16", DType::f16},
+                                                                   {"fp32", DType::f32}}),
+             .help = "type of the weights, rounded from the FP32 masters",
+             .default_note = "the checkpoint's"});
+  if (!parse(context, table, "terrace export CHECKPOINT DIR [OPTION ...]", arguments)) return 0;
+  require(!std::filesystem::exists(to) || std::filesystem::is_empty(to), ErrorKind::usage,
+          "the folder {} is not empty: name a new one", to);
+
+  checkpoint::TrainingCheckpoint saved(checkpoint::resolve_checkpoint(from));
+  saved.verify();
+  checkpoint::ModelDescription model;
+  model.config = saved.config().config;
+  model.dtype = dtype.value_or(saved.weights_dtype());
+  model.base_json = saved.config().json;
+  model.bos_token_id = saved.config().bos_token_id;
+  model.eos_token_ids = saved.config().eos_token_ids;
+  for (const std::filesystem::path& file : data::tokenizer_files(saved.folder())) {
+    model.files.push_back({file.filename().string(), io::read_file(file)});
+  }
+  std::filesystem::create_directories(to);
+  // Only for the names and shapes of its parameters.
+  const auto ops = kernels::make_cpu_ops({}, context.log);
+  const auto tensors = engine::tensor_shapes(model::Model(model.config, DType::f32, *ops));
+  const std::uint64_t bytes = checkpoint::write_model_folder(to, model, tensors, saved);
+  print(fmt::format("{}: the model of step {} in {}, {}\n", to, saved.trainer().global_step,
+                    name_of(model.dtype), format_bytes(bytes)));
+  return 0;
+}
+
+}  // namespace terrace::tools
