@@ -96,10 +96,7 @@ HWY_INLINE WordV parameter_bf16(WordV bits, Mask is_nan) {
   return hn::IfThenElse(is_nan, nan, rounded);
 }
 
-HWY_INLINE auto nan_mask(WordV bits) {
-  const auto magnitude = hn::BitCast(Ints(), magnitude_of(bits));
-  return hn::RebindMask(Words(), hn::Gt(magnitude, hn::Set(Ints(), kInfinity)));
-}
+HWY_INLINE auto nan_mask(FloatV value) { return hn::RebindMask(Words(), hn::IsNaN(value)); }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace terrace::kernels::HWY_NAMESPACE

@@ -62,6 +62,11 @@ StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chu
   job.layout = layout;
   job.arrays = arrays_of(chunk, layout.master == MasterFormat::split);
   job.first_index = chunk.first_index;
+  // With bf16 moments vectors start at multiples of the random numbers' tile, 64 parameters.
+  const bool aligned = reinterpret_cast<std::uintptr_t>(job.arrays.parameter_out) % 64 == 0 &&
+                       (layout.moments == DType::f32 || chunk.first_index % 64 == 0);
+  job.stream_parameter =
+      layout.master == MasterFormat::fp32 && aligned && chunk.count >= kStreamCount;
   return job;
 }
 

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "cpu/optim_convert-inl.h"
+#include "cpu/optim_prefetch-inl.h"
 #include "cpu/optim_random-inl.h"
-#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
@@ -25,15 +25,16 @@ struct Lanes {
 
 template <MasterFormat kMaster>
 HWY_INLINE FloatV load_master(const StepArrays& arrays, std::int64_t i) {
-  const Words du;
   if constexpr (kMaster == MasterFormat::fp32) {
     return hn::LoadU(Floats(), static_cast<const float*>(arrays.master_in) + i);
   } else {
-    const WordV remainder = load_halves(arrays.master_in, i);
-    const WordV upper = hn::Sub(load_halves(arrays.parameter_in, i), hn::ShiftRight<15>(remainder));
-    return hn::BitCast(Floats(), hn::Or(hn::ShiftLeft<16>(upper), remainder));
+    // Adding the remainder as a signed number takes off the one that the rounding added.
+    const hn::RebindToSigned<Halves> dh;
+    const auto* at = static_cast<const std::int16_t*>(arrays.master_in) + i;
+    const auto remainder = hn::PromoteTo(Ints(), hn::LoadU(dh, at));
+    const WordV upper = hn::ShiftLeft<16>(load_halves(arrays.parameter_in, i));
+    return hn::BitCast(Floats(), hn::Add(upper, hn::BitCast(Words(), remainder)));
   }
-  (void)du;
 }
 
 HWY_INLINE void store_halves(WordV words, void* to, std::int64_t index, bool stream) {
@@ -41,7 +42,8 @@ HWY_INLINE void store_halves(WordV words, void* to, std::int64_t index, bool str
   auto* at = static_cast<std::uint16_t*>(to) + index;
   // Every value is below 2^16, so the saturation of the narrowing does nothing.
   const auto halves = hn::DemoteTo(dh, hn::BitCast(Ints(), words));
-  if (stream) {
+  // A stream of less than 16 bytes would write 16.
+  if (stream && hn::Lanes(dh) >= 8) {
     hn::Stream(halves, dh, at);
   } else {
     hn::StoreU(halves, dh, at);
@@ -55,7 +57,7 @@ HWY_INLINE void store_parameter(FloatV master, const StepJob& job, const StepArr
   switch (job.layout.parameter) {
     case DType::bf16: {
       const WordV bits = hn::BitCast(Words(), master);
-      const WordV half = parameter_bf16(bits, nan_mask(bits));
+      const WordV half = parameter_bf16(bits, nan_mask(master));
       return store_halves(half, arrays.parameter_out, i, job.stream_parameter);
     }
     case DType::f16:
@@ -74,7 +76,7 @@ HWY_INLINE void store_master(FloatV master, const StepJob& job, const StepArrays
     store_parameter(master, job, arrays, i);
   } else {
     const WordV bits = hn::BitCast(du, master);
-    const auto is_nan = nan_mask(bits);
+    const auto is_nan = nan_mask(master);
     const WordV remainder =
         hn::IfThenElse(is_nan, hn::Zero(du), hn::And(bits, hn::Set(du, 0xffffU)));
     store_halves(remainder, arrays.master_out, i, false);
@@ -194,29 +196,36 @@ void step_tail(const StepJob& job, const Coefficients& coefficients, std::int64_
   scatter(from.exp_avg_sq_out, size_of(kMoment), memory[4]);
 }
 
-/// Elements [begin, end). `random` is indexed by i - begin.
+/// Elements [begin, end) of a range that goes on to `last`. `random` is indexed by i - begin.
 template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
 HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t end,
-                         const std::uint32_t* random) {
+                         std::int64_t last, const std::uint32_t* random) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
   // Copies that no store can alias, so that they stay in registers.
   const StepArrays arrays = job.arrays;
   const Coefficients coefficients = job.coefficients;
+  const auto words_of = [&](std::int64_t i) {
+    return kMoment == DType::bf16 ? random + (i - begin) : nullptr;
+  };
   std::int64_t i = begin;
+  for (; i + kPrefetchBlock <= end; i += kPrefetchBlock) {
+    if (i + kPrefetchAhead + kPrefetchBlock <= last) prefetch_block(job, i + kPrefetchAhead);
+    for (std::int64_t v = i; v < i + kPrefetchBlock; v += lanes) {
+      step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, v, words_of(v));
+    }
+  }
   for (; i + lanes <= end; i += lanes) {
-    const std::uint32_t* words = kMoment == DType::bf16 ? random + (i - begin) : nullptr;
-    step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, i, words);
+    step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, i, words_of(i));
   }
   if (i < end) {
-    const std::uint32_t* words = kMoment == DType::bf16 ? random + (i - begin) : nullptr;
-    step_tail<kRule, kMaster, kMoment>(job, coefficients, i, end - i, words);
+    step_tail<kRule, kMaster, kMoment>(job, coefficients, i, end - i, words_of(i));
   }
 }
 
 template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
 void step_range(const StepJob& job, std::int64_t begin, std::int64_t end) {
   if constexpr (kMoment == DType::f32) {
-    step_run<kRule, kMaster, kMoment>(job, begin, end, nullptr);
+    step_run<kRule, kMaster, kMoment>(job, begin, end, end, nullptr);
   } else {
     // Several tiles at once: their calls do not depend on each other and overlap in the CPU.
     constexpr std::int64_t kTiles = 4;
@@ -229,7 +238,7 @@ void step_range(const StepJob& job, std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = 0; (tile + t) * kTile < job.first_index + stop; ++t) {
         fill_tile(tile + t, key, words + t * kTile);
       }
-      step_run<kRule, kMaster, kMoment>(job, i, stop, words + index % kTile);
+      step_run<kRule, kMaster, kMoment>(job, i, stop, end, words + index % kTile);
       i = stop;
     }
   }

@@ -26,11 +26,16 @@ struct StepJob {
   StepArrays arrays;
   Coefficients coefficients;
   std::int64_t first_index = 0;
-  bool stream_parameter = false;  ///< write the parameter past the caches
+  /// Write a 16-bit parameter of `fp32` past the caches: it is not read, and a plain store would
+  /// read its cache line first. Needs `parameter_out` at a multiple of 64 bytes.
+  bool stream_parameter = false;
 };
 
 /// Parameters that one task of a worker takes at least: some 28 bytes each, so 450 KiB.
 inline constexpr std::int64_t kStepGrain = 1 << 14;
+
+/// Parameters of a chunk from which on it is no use to leave the new ones in a cache.
+inline constexpr std::int64_t kStreamCount = 1 << 19;
 
 /// Checks the views and sets all but the coefficients. Errors: as `optimizer_step`.
 [[nodiscard]] StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chunk);

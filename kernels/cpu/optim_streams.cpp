@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cpu/optim_prefetch-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace terrace::kernels::HWY_NAMESPACE {
 namespace {
@@ -27,10 +29,16 @@ HWY_INLINE BytesV read(const std::uint8_t* from, std::int64_t bytes, BytesV seen
   return seen;
 }
 
-HWY_INLINE void write(BytesV value, std::uint8_t* to, std::int64_t bytes) {
+HWY_INLINE void write(BytesV value, std::uint8_t* to, std::int64_t bytes, bool stream) {
   const Bytes d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < bytes; i += lanes) hn::StoreU(value, d, to + i);
+  for (std::int64_t i = 0; i < bytes; i += lanes) {
+    if (stream && lanes >= 16) {
+      hn::Stream(value, d, to + i);
+    } else {
+      hn::StoreU(value, d, to + i);
+    }
+  }
 }
 
 /// `zero` is 0, which the compiler does not know.
@@ -49,7 +57,7 @@ struct Array {
 };
 
 HWY_INLINE BytesV touch(const Array& array, std::int64_t i, std::int64_t count, BytesV seen,
-                        BytesV zero) {
+                        BytesV zero, bool stream) {
   const std::int64_t at = i * array.size;
   const std::int64_t bytes = count * array.size;
   if (array.from != nullptr && array.to != nullptr) {
@@ -57,7 +65,7 @@ HWY_INLINE BytesV touch(const Array& array, std::int64_t i, std::int64_t count, 
   } else if (array.from != nullptr) {
     return read(array.from + at, bytes, seen);
   } else if (array.to != nullptr) {
-    write(zero, array.to + at, bytes);
+    write(zero, array.to + at, bytes, stream);
   }
   return seen;
 }
@@ -85,8 +93,15 @@ std::uint8_t streams(const StepJob& job, std::uint8_t zero_in, std::int64_t begi
   const BytesV zero = hn::Set(d, zero_in);
   BytesV seen = zero;
   for (std::int64_t i = begin; i + kPiece <= end; i += kPiece) {
-    for (const Array& array : arrays) seen = touch(array, i, kPiece, seen, zero);
+    for (std::int64_t p = 0; p < kPiece; p += kPrefetchBlock) {
+      if (i + p + kPrefetchAhead + kPrefetchBlock <= end)
+        prefetch_block(job, i + p + kPrefetchAhead);
+    }
+    for (const Array& array : arrays) {
+      seen = touch(array, i, kPiece, seen, zero, job.stream_parameter);
+    }
   }
+  hwy::FlushStream();
   alignas(64) std::uint8_t bytes[64] = {};
   hn::StoreU(seen, d, bytes);
   return *std::max_element(bytes, bytes + 64);
