@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 
@@ -54,7 +56,27 @@ void reserve_space(int descriptor, const std::filesystem::path& path, std::uint6
           errno_name(code));
 }
 
+/// Never waits: whoever makes or takes over a file has seen to it that nobody else is there. Where
+/// the file system has no locks there is nothing to be done.
+void lock_shared(int descriptor) { (void)::flock(descriptor, LOCK_SH | LOCK_NB); }
+
 }  // namespace
+
+void wait_for_silence(const std::filesystem::path& path) {
+  constexpr std::int64_t kPauseUs = 1000;
+  constexpr int kPausesMax = 10'000;
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  require(static_cast<bool>(file), ErrorKind::io, "cannot open {}: {}", path.native(),
+          errno_name(errno));
+  for (int pause = 0; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; ++pause) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return;  // No locks here.
+    require(pause < kPausesMax, ErrorKind::io,
+            "{} is in use by another process, or a killed one's writes to it are stuck in the "
+            "kernel; end that run first, and look at dmesg if there is none",
+            path.native());
+    sleep_us(kPauseUs);
+  }
+}
 
 OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions& options) {
   const int how = O_RDWR | O_CLOEXEC | (options.create ? O_CREAT | O_EXCL : 0);
@@ -73,6 +95,7 @@ OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions&
       opened.direct_error = errno;
     }
   }
+  lock_shared(descriptor.get());
   files_.push_back({path, std::move(descriptor)});
   opened.bytes = size_of(opened.id);
   return opened;
@@ -83,6 +106,7 @@ void FileTable::use_page_cache(FileId file) {
   FileDescriptor descriptor(::open(entry.path.c_str(), O_RDWR | O_CLOEXEC));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open {} again: {}",
           entry.path.native(), errno_name(errno));
+  lock_shared(descriptor.get());
   entry.descriptor = std::move(descriptor);
 }
 

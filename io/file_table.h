@@ -8,6 +8,12 @@
 
 namespace terrace::io {
 
+/// Note "I/O of the dead". A killed process's io_uring transfers may reach the drive after the
+/// process is gone: nothing waits for them, and one that lands late would overwrite what its
+/// successor wrote. But each keeps its open file, and with it that file's lock. So every file here
+/// is opened under a shared lock (flock), and who takes a file over waits until it can have the
+/// exclusive one.
+
 /// The open files of a driver that works on real ones. Single-owner.
 class FileTable {
  public:
@@ -31,5 +37,9 @@ class FileTable {
 
   std::vector<File> files_;
 };
+
+/// Waits until no other open file, of a dead or a live process, can write to `path`; see the note
+/// "I/O of the dead". Errors: `io`, after ten seconds.
+void wait_for_silence(const std::filesystem::path& path);
 
 }  // namespace terrace::io

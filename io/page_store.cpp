@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "file_table.h"
 #include "manifest.h"
 #include "page_table.h"
 #include "terrace/core/clock.h"
@@ -114,6 +115,8 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
                                            const PageStoreOptions& options, Log& log) {
   require(!folders.empty(), ErrorKind::internal, "a page store needs a folder");
   std::vector<std::filesystem::path> paths(folders.begin(), folders.end());
+  const bool on_files = !options.engine_factory && !options.beside_live_run;
+  if (on_files) wait_for_silence(paths[0] / kManifestName);
   {
     // How many files there are is known only when the manifest is read.
     PageStore probe({paths[0]}, options, log);
@@ -125,6 +128,9 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
             known.size(), paths.size());
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
+  if (on_files) {
+    for (const auto& folder : store->folders_) wait_for_silence(folder / kDataName);
+  }
   store->open_data_files(*store->engine_);
   store->manifest_ =
       std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName);

@@ -176,7 +176,9 @@ Json describe_run_state(const std::vector<std::byte>& bytes, const std::string& 
 Json describe_store(const std::filesystem::path& folder) {
   Log silent([](LogLevel, std::string_view) {});
   const std::array folders = {folder};
-  const auto store = io::PageStore::open(folders, {}, silent);
+  io::PageStoreOptions options;
+  options.beside_live_run = true;
+  const auto store = io::PageStore::open(folders, options, silent);
   Json json = begin("page store", folder);
   std::uint64_t bytes = 0;
   Json pages = Json::array();

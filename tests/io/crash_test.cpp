@@ -145,6 +145,36 @@ TEST(Crash, killed_at_200_random_moments_the_store_opens_at_the_last_commit) {
   ::munmap(shared, sizeof(Progress));
 }
 
+// A killed process's transfers may land after it is gone; only its open files tell.
+TEST(Crash, an_open_waits_until_nobody_else_can_write) {
+  const TemporaryFolder folder;
+  Log log([](LogLevel, std::string_view) {});
+  const StoreFolder store_folder[] = {{folder.path(), 1}};
+  (void)PageStore::create(store_folder, specs(1, kMiB), PageStoreOptions{}, log);
+  const std::filesystem::path folders[] = {folder.path()};
+  void* shared =
+      ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* progress = new (shared) Progress;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto held = PageStore::open(folders, PageStoreOptions{}, log);
+    progress->phase = Progress::writing;
+    sleep_us(200'000);
+    progress->phase = Progress::between;
+    ::_exit(0);
+  }
+  while (progress->phase == Progress::opening) sleep_us(200);
+  PageStoreOptions looking;
+  looking.beside_live_run = true;
+  (void)PageStore::open(folders, looking, log);
+  EXPECT_EQ(progress->phase, Progress::writing) << "looking waited";
+  const auto store = PageStore::open(folders, PageStoreOptions{}, log);
+  EXPECT_EQ(progress->phase, Progress::between) << "the open did not wait";
+  ::waitpid(child, nullptr, 0);
+  ::munmap(shared, sizeof(Progress));
+}
+
 /// A driver that says that it has flushed and has not: the control that shows the power-cut test
 /// can fail.
 class LyingDriver final : public Driver {

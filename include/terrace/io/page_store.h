@@ -50,6 +50,8 @@ struct PageStoreOptions {
   /// Begin to make a step's writes durable each time a channel has written this much, so that the
   /// commit finds less to flush; 0 leaves it all to the commit.
   std::uint64_t flush_every_bytes = 0;
+  /// Open beside a live run, only to look: what it writes meanwhile is not waited for.
+  bool beside_live_run = false;
   /// Replaces `make_engine` (tests, and memory instead of disks).
   std::function<std::unique_ptr<Engine>(const EngineOptions&, Log&)> engine_factory;
 };
@@ -90,7 +92,8 @@ class PageStore {
                                                          const PageStoreOptions& options, Log& log);
   /// Opens the store whose manifest lies in the first folder, at its last commit. When one folder
   /// is given, the others are those that the store was made with. `extents_per_page` and
-  /// `run_state_bytes_max` are the store's own. Errors: `io`, `corrupt`.
+  /// `run_state_bytes_max` are the store's own. Waits until the writes of a run that was killed
+  /// have come to rest. Errors: `io`, also when a live process has the store open; `corrupt`.
   [[nodiscard]] static std::unique_ptr<PageStore> open(
       std::span<const std::filesystem::path> folders, const PageStoreOptions& options, Log& log);
   ~PageStore();
