@@ -1,0 +1,386 @@
+#include "terrace/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "memory/packing.h"
+#include "model/shapes.h"
+#include "plan/schedules.h"
+#include "terrace/core/error.h"
+#include "terrace/kernels/cpu.h"
+
+namespace terrace::plan {
+namespace {
+
+using memory::Tier;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+/// A small model of odd sizes, its flats of more than one chunk.
+class PlanTest : public testing::Test {
+ protected:
+  static constexpr std::int64_t kRows = 2;
+  static constexpr std::int64_t kSequence = 8;
+  static constexpr std::int64_t kTokens = kRows * kSequence;
+
+  explicit PlanTest(const model::Config& config = model::awkward_llama(true))
+      : log_([](LogLevel, std::string_view) {}),
+        ops_(kernels::make_cpu_ops({}, log_)),
+        model_(config, DType::bf16, *ops_),
+        layout_(shard::shape_of(model_), 1) {}
+
+  [[nodiscard]] static PlanRequest request() {
+    PlanRequest request;
+    request.micro_batch = {kRows, kSequence};
+    request.gradient = DType::bf16;
+    request.state = {{StateKind::master, 4}, {StateKind::exp_avg, 4}, {StateKind::exp_avg_sq, 4}};
+    request.chunk_elements = 2048;
+    return request;
+  }
+  [[nodiscard]] static PlanRequest split_request() {
+    PlanRequest request = PlanTest::request();
+    request.state[0].bytes = 2;
+    request.update_reads_parameter = true;
+    return request;
+  }
+  [[nodiscard]] Plan make(const PlanRequest& request) const {
+    return make_plan(model_, layout_, request);
+  }
+
+  Log log_;
+  std::unique_ptr<kernels::Ops> ops_;
+  model::Model model_;
+  shard::Layout layout_;
+};
+
+/// Every placement: each tier, and half of the state on another one.
+std::vector<Placement> placements() {
+  std::vector<Placement> list;
+  for (const Tier parameters : {Tier::device, Tier::host, Tier::disk}) {
+    for (const Tier state : {Tier::device, Tier::host, Tier::disk}) {
+      list.push_back({parameters, state, Tier::host, 0});
+    }
+    list.push_back({parameters, Tier::host, Tier::device, 0.5});
+    list.push_back({parameters, Tier::disk, Tier::host, 0.5});
+    list.push_back({parameters, Tier::disk, Tier::device, 0.5});
+  }
+  return list;
+}
+
+std::string describe(const PlanRequest& request) {
+  return testing::PrintToString(std::tuple(
+      std::string(name_of(request.placement.parameters)),
+      std::string(name_of(request.placement.state)), request.placement.state_resident,
+      std::string(name_of(request.placement.resident_tier)),
+      request.order == MicroBatchOrder::unit_major ? "unit-major" : "batch-major",
+      request.micro_batches, request.recompute ? "recompute" : "keep", request.prefetch_units,
+      request.chunk_elements, request.chunk_slots, request.update_reads_parameter));
+}
+
+/// All requests of the full product, handed to `function`.
+template <class Function>
+void for_each_request(const PlanRequest& base, Function&& function) {
+  PlanRequest request = base;
+  for (const Placement& placement : placements()) {
+    for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const bool recompute : {true, false}) {
+          for (const int prefetch : {0, 1, 3}) {
+            for (const std::int64_t chunk : {2048, 1 << 16}) {
+              request.placement = placement;
+              request.order = order;
+              request.micro_batches = micro_batches;
+              request.recompute = recompute;
+              request.prefetch_units = prefetch;
+              request.chunk_elements = chunk;
+              request.chunk_slots = chunk == 2048 ? 1 + prefetch : 2;
+              function(request);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PlanTest, every_plan_of_the_product_is_packed_and_safe) {
+  int plans = 0;
+  for (const PlanRequest& base : {request(), split_request()}) {
+    for_each_request(base, [&](const PlanRequest& request) {
+      if (HasFailure()) return;
+      SCOPED_TRACE(describe(request));
+      const Plan plan = make(request);
+      memory::expect_packed(plan.memory);
+      EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
+      EXPECT_THAT(check(plan.evaluation, plan.memory), IsEmpty());
+      ++plans;
+    });
+  }
+  EXPECT_EQ(plans, 2 * 18 * 2 * 2 * 2 * 3 * 2);
+}
+
+/// What DESIGN's "Bytes" says a step moves, from the layout alone.
+struct StepBytes {
+  std::uint64_t h2d = 0, d2h = 0, disk_read = 0, disk_write = 0;
+};
+
+StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int units,
+                         std::int64_t tokens) {
+  const PlanRequest& request = plan.request;
+  const auto micro_batches = static_cast<std::uint64_t>(request.micro_batches);
+  const auto elements = static_cast<std::uint64_t>(layout.elements());
+  constexpr std::uint64_t kParameter = 2;
+  constexpr std::uint64_t kGradient = 2;
+  std::uint64_t state = 0;
+  for (const StateElement& element : request.state) {
+    state += static_cast<std::uint64_t>(element.bytes);
+  }
+  std::uint64_t on_device = 0;
+  std::uint64_t on_disk = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    const auto count = static_cast<std::uint64_t>(chunk.range.count);
+    if (chunk.tier == Tier::device) on_device += count;
+    if (chunk.tier == Tier::disk) on_disk += count;
+  }
+  // Each unit is visited forward and backward, the head once.
+  std::uint64_t visited = 0;
+  for (int unit = 0; unit < units; ++unit) {
+    for (const int flat : layout.flats_of_unit(unit)) {
+      visited +=
+          (unit + 1 < units ? 2 : 1) * static_cast<std::uint64_t>(layout.flat(flat).elements);
+    }
+  }
+  if (request.order == MicroBatchOrder::batch_major) visited *= micro_batches;
+
+  StepBytes bytes;
+  const bool gradients_leave = on_device < elements;
+  bytes.h2d = micro_batches * static_cast<std::uint64_t>(tokens) * 2 * 4;
+  bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0);
+  bytes.disk_read = bytes.disk_write = on_disk * state;
+  if (request.placement.parameters == Tier::device) {
+    // Updated elsewhere, they come back; where the update reads them, from the host's copy of all.
+    const std::uint64_t updated =
+        request.update_reads_parameter && gradients_leave ? elements : elements - on_device;
+    bytes.h2d += updated * kParameter;
+  } else {
+    bytes.h2d += visited * kParameter;
+  }
+  if (request.placement.parameters == Tier::disk) {
+    bytes.disk_read += visited * kParameter;
+    bytes.disk_write += elements * kParameter;
+    if (request.update_reads_parameter) bytes.disk_read += elements * kParameter;
+  }
+  return bytes;
+}
+
+std::uint64_t bytes_on(const Plan& plan, Lane lane) {
+  std::uint64_t bytes = 0;
+  for (const Task& task : plan.training.tasks) bytes += task.lane == lane ? task.bytes : 0;
+  return bytes;
+}
+
+TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
+  for (const PlanRequest& base : {request(), split_request()}) {
+    for_each_request(base, [&](const PlanRequest& request) {
+      if (HasFailure()) return;
+      SCOPED_TRACE(describe(request));
+      const Plan plan = make(request);
+      const StepBytes bytes =
+          expected_bytes(plan, layout_, static_cast<int>(model_.units().size()), kTokens);
+      EXPECT_EQ(bytes_on(plan, Lane::h2d), bytes.h2d);
+      EXPECT_EQ(bytes_on(plan, Lane::d2h), bytes.d2h);
+      EXPECT_EQ(bytes_on(plan, Lane::disk_read), bytes.disk_read);
+      EXPECT_EQ(bytes_on(plan, Lane::disk_write), bytes.disk_write);
+    });
+  }
+}
+
+TEST_F(PlanTest, in_unit_major_order_accumulation_moves_no_more_parameters_and_gradients) {
+  for (const Tier parameters : {Tier::host, Tier::disk}) {
+    std::vector<std::uint64_t> down;
+    std::vector<std::uint64_t> up;
+    for (const int micro_batches : {1, 2, 4, 8}) {
+      PlanRequest request = PlanTest::request();
+      request.placement = {parameters, Tier::disk, Tier::host, 0};
+      request.order = MicroBatchOrder::unit_major;
+      request.micro_batches = micro_batches;
+      const Plan plan = make(request);
+      const auto count = static_cast<std::uint64_t>(micro_batches);
+      down.push_back(bytes_on(plan, Lane::d2h) - count * 8);
+      up.push_back(bytes_on(plan, Lane::h2d) - count * kTokens * 8);
+      EXPECT_EQ(bytes_on(plan, Lane::d2h) - count * 8,
+                static_cast<std::uint64_t>(layout_.elements()) * 2)
+          << "2 bytes a parameter down";
+    }
+    EXPECT_THAT(down, testing::Each(down.front()));
+    EXPECT_THAT(up, testing::Each(up.front()));
+  }
+}
+
+/// Every field's effect on the schedule is in some of these; each wait of each is tried.
+std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32, const PlanRequest& split) {
+  std::vector<PlanRequest> list;
+  int number = 0;
+  for (const PlanRequest& base : {fp32, split}) {
+    for (const Placement& placement : placements()) {
+      PlanRequest request = base;
+      request.placement = placement;
+      request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
+      request.micro_batches = 1 + number % 3 % 2 * 2;
+      request.recompute = number % 4 < 2;
+      request.prefetch_units = number % 3;
+      request.chunk_elements = number % 5 == 0 ? 1 << 16 : 2048;
+      request.chunk_slots = 1 + number % 3;
+      list.push_back(request);
+      ++number;
+    }
+  }
+  return list;
+}
+
+TEST_F(PlanTest, the_check_fails_without_any_one_of_the_waits) {
+  int waits = 0;
+  for (const PlanRequest& request : requests_for_mutation(request(), split_request())) {
+    SCOPED_TRACE(describe(request));
+    const Plan plan = make(request);
+    for (const Schedule* schedule : {&plan.training, &plan.evaluation}) {
+      for (int wait = 0; wait < static_cast<int>(schedule->waits.size()); ++wait) {
+        ++waits;
+        EXPECT_THAT(check(without_wait(*schedule, wait), plan.memory), Not(IsEmpty()))
+            << "wait " << wait << " for task "
+            << schedule->waits[static_cast<std::size_t>(wait)].task << " is implied by others";
+      }
+    }
+  }
+  std::printf("%d waits removed, one at a time\n", waits);
+  EXPECT_GT(waits, 1000);
+}
+
+TEST_F(PlanTest, the_check_finds_an_access_that_nobody_knew_of) {
+  PlanRequest request = PlanTest::request();
+  request.placement = {Tier::host, Tier::disk, Tier::host, 0.5};
+  request.chunk_elements = 1 << 16;
+  const Plan plan = make(request);
+  const auto regions = plan.memory.regions();
+  const auto scratch = std::ranges::find(regions, std::string("scratch"), &memory::Region::purpose);
+  const memory::RegionId id(static_cast<int>(scratch - regions.begin()));
+  // Each task of another lane in turn writes into the memory that the compute lane works in.
+  std::array<int, kLanes> found{};
+  for (std::size_t task = 0; task < plan.training.tasks.size(); ++task) {
+    const Lane lane = plan.training.tasks[task].lane;
+    if (lane == Lane::compute) continue;
+    Schedule wrong = plan.training;
+    add_access(wrong, task, {id, 0, scratch->bytes, true});
+    if (!check(wrong, plan.memory).empty()) {
+      ++found[static_cast<std::size_t>(lane)];
+      continue;
+    }
+    // Some are ordered with all of the compute lane's tasks, such as the decision of the step.
+    for (unsigned seed = 0; seed < 5; ++seed) {
+      EXPECT_FALSE(RandomRun(wrong, plan.memory).goes_wrong(2, seed)) << "task " << task;
+    }
+  }
+  for (const Lane lane :
+       {Lane::h2d, Lane::d2h, Lane::disk_read, Lane::disk_write, Lane::optimizer}) {
+    EXPECT_GT(found[static_cast<std::size_t>(lane)], 0) << name_of(lane);
+  }
+}
+
+TEST_F(PlanTest, random_runs_of_real_plans_never_go_wrong) {
+  constexpr unsigned kSeed = 20'260'205;
+  unsigned seed = kSeed;
+  for (const PlanRequest& request : requests_for_mutation(request(), split_request())) {
+    if (request.chunk_elements == 2048 && request.micro_batches > 1) continue;  // the large ones
+    SCOPED_TRACE(describe(request) + ", seed " + std::to_string(++seed));
+    const Plan plan = make(request);
+    ASSERT_FALSE(RandomRun(plan.training, plan.memory).goes_wrong(2, seed));
+  }
+}
+
+TEST_F(PlanTest, chunks_cover_each_flat_once_in_order_and_the_resident_ones_come_first) {
+  PlanRequest request = PlanTest::request();
+  request.placement = {Tier::device, Tier::disk, Tier::host, 0.5};
+  const Plan plan = make(request);
+  int flat = 0;
+  std::int64_t next = 0;
+  std::int64_t resident = 0;
+  bool left = false;
+  for (const Chunk& chunk : plan.chunks) {
+    if (next == layout_.flat(flat).elements) {
+      ++flat;
+      next = 0;
+    }
+    EXPECT_EQ(chunk.flat, flat);
+    EXPECT_EQ(chunk.range.first, next);
+    EXPECT_LE(chunk.range.count, request.chunk_elements);
+    next = chunk.range.end();
+    left = left || chunk.tier == Tier::disk;
+    EXPECT_EQ(chunk.tier, left ? Tier::disk : Tier::host);
+    if (!left) resident += chunk.range.count;
+  }
+  EXPECT_EQ(next, layout_.flats().back().elements);
+  EXPECT_EQ(flat + 1, static_cast<int>(layout_.flats().size()));
+  const std::int64_t half = layout_.elements() / 2;
+  EXPECT_LE(resident, half);
+  EXPECT_GT(resident, half - request.chunk_elements);
+}
+
+TEST_F(PlanTest, a_step_is_committed_when_all_that_it_changes_is_in_the_store) {
+  auto committed = [&](PlanRequest request, const Placement& placement) {
+    request.placement = placement;
+    return make(request).every_step_is_committed();
+  };
+  const Placement all_on_disk{Tier::disk, Tier::disk, Tier::host, 0};
+  const Placement state_on_disk{Tier::host, Tier::disk, Tier::host, 0};
+  EXPECT_TRUE(committed(request(), all_on_disk));
+  EXPECT_TRUE(committed(request(), state_on_disk)) << "the parameter follows from the master";
+  EXPECT_FALSE(committed(split_request(), state_on_disk)) << "half the master is the parameter";
+  EXPECT_TRUE(committed(split_request(), all_on_disk));
+  EXPECT_FALSE(committed(request(), {Tier::device, Tier::disk, Tier::host, 0.5}));
+  EXPECT_FALSE(committed(request(), {Tier::device, Tier::host, Tier::host, 0}));
+}
+
+TEST_F(PlanTest, recomputation_and_unit_major_order_change_the_memory_as_they_should) {
+  PlanRequest request = PlanTest::request();
+  request.micro_batches = 3;
+  auto bytes_of = [&](const std::string& purpose) {
+    std::uint64_t bytes = 0;
+    for (const auto& row : make(request).memory.by_purpose()) {
+      if (row.purpose == purpose) bytes += row.bytes;
+    }
+    return bytes;
+  };
+  const std::uint64_t shared = bytes_of("saved activations");
+  const std::uint64_t inputs = bytes_of("block inputs");
+  request.recompute = false;
+  EXPECT_GT(bytes_of("saved activations"), shared);
+  request.recompute = true;
+  request.order = MicroBatchOrder::unit_major;
+  EXPECT_EQ(bytes_of("block inputs"), 3 * inputs) << "those of all micro-batches are kept";
+  EXPECT_EQ(bytes_of("saved activations"), shared) << "recomputed just before their use";
+}
+
+TEST_F(PlanTest, a_request_that_contradicts_itself_is_refused) {
+  PlanRequest request = PlanTest::request();
+  request.chunk_elements = 1000;
+  try {
+    (void)make(request);
+    FAIL() << "a chunk of 1000 elements was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_THAT(error.what(), HasSubstr("multiple of 2048"));
+  }
+  request = PlanTest::request();
+  request.micro_batches = 0;
+  EXPECT_THROW((void)make(request), Error);
+}
+
+}  // namespace
+}  // namespace terrace::plan

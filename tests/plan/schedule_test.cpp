@@ -1,0 +1,222 @@
+#include "terrace/plan/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "plan/schedules.h"
+
+namespace terrace::plan {
+namespace {
+
+using memory::MemoryPlan;
+using memory::RegionId;
+using memory::Tier;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+/// A schedule written down task by task.
+struct Draft {
+  Schedule schedule;
+  MemoryPlan regions;
+
+  RegionId region(std::uint64_t bytes = 100, Tier tier = Tier::host) {
+    const RegionId id = regions.add("region", tier, bytes);
+    regions.pack();
+    return id;
+  }
+  int task(Lane lane, std::vector<Access> accesses, std::vector<Wait> waits = {}) {
+    Task task;
+    task.lane = lane;
+    task.first_access = static_cast<int>(schedule.accesses.size());
+    task.access_count = static_cast<int>(accesses.size());
+    task.first_wait = static_cast<int>(schedule.waits.size());
+    task.wait_count = static_cast<int>(waits.size());
+    schedule.accesses.insert(schedule.accesses.end(), accesses.begin(), accesses.end());
+    schedule.waits.insert(schedule.waits.end(), waits.begin(), waits.end());
+    schedule.tasks.push_back(task);
+    return static_cast<int>(schedule.tasks.size()) - 1;
+  }
+  [[nodiscard]] std::vector<std::string> faults() const { return check(schedule, regions); }
+};
+
+Access reads(RegionId region, std::uint64_t offset = 0, std::uint64_t bytes = 100) {
+  return {region, offset, bytes, false};
+}
+Access writes(RegionId region, std::uint64_t offset = 0, std::uint64_t bytes = 100) {
+  return {region, offset, bytes, true};
+}
+
+TEST(Check, a_reader_that_does_not_wait_for_its_writer_is_found) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::compute, {writes(region)}, {{1, 1}});
+  draft.task(Lane::d2h, {reads(region)});
+  EXPECT_THAT(draft.faults(), Contains(HasSubstr("neither waits for the other")));
+}
+
+TEST(Check, a_writer_that_does_not_wait_for_the_reader_of_the_step_before_is_found) {
+  Draft draft;
+  const RegionId region = draft.region();
+  const int writer = draft.task(Lane::compute, {writes(region)});
+  draft.task(Lane::d2h, {reads(region)}, {{writer, 0}});
+  EXPECT_THAT(draft.faults(), ElementsAre(HasSubstr("of the next step")));
+}
+
+TEST(Check, both_waits_make_it_safe) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::compute, {writes(region)}, {{1, 1}});
+  draft.task(Lane::d2h, {reads(region)}, {{0, 0}});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+}
+
+TEST(Check, two_readers_need_no_order_and_two_parts_of_a_region_do_not_touch) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::compute, {reads(region)});
+  draft.task(Lane::d2h, {reads(region)});
+  const RegionId other = draft.region();
+  draft.task(Lane::compute, {writes(other, 0, 50)});
+  draft.task(Lane::d2h, {writes(other, 50, 50)});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+}
+
+TEST(Check, an_in_order_lane_needs_no_waits_within_itself) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::compute, {writes(region)});
+  draft.task(Lane::compute, {reads(region)});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+}
+
+TEST(Check, the_disk_lanes_complete_in_any_order) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::disk_read, {writes(region)});
+  draft.task(Lane::disk_read, {writes(region)});
+  EXPECT_THAT(draft.faults(), Not(IsEmpty()));
+}
+
+TEST(Check, a_wait_through_another_lane_counts) {
+  Draft draft;
+  const RegionId region = draft.region();
+  const RegionId other = draft.region();
+  const int first = draft.task(Lane::h2d, {writes(region)}, {{2, 1}});
+  const int middle = draft.task(Lane::compute, {writes(other)}, {{first, 0}, {2, 1}});
+  draft.task(Lane::d2h, {reads(region), reads(other)}, {{middle, 0}});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+}
+
+TEST(Check, regions_that_share_memory_conflict) {
+  Draft draft;
+  const RegionId first = draft.regions.add("first slot", Tier::device, 100);
+  const RegionId second = draft.regions.add("second slot", Tier::device, 100);
+  draft.regions.use(first, 0);
+  draft.regions.use(second, 1);
+  draft.regions.pack();
+  ASSERT_EQ(draft.regions.region(first).offset, draft.regions.region(second).offset);
+  draft.task(Lane::compute, {writes(first)});
+  draft.task(Lane::h2d, {writes(second)});
+  EXPECT_THAT(draft.faults(), Not(IsEmpty()));
+  infer_waits(draft.schedule, draft.regions);
+  EXPECT_THAT(draft.faults(), IsEmpty());
+}
+
+TEST(Check, a_wait_for_what_comes_later_is_found) {
+  Draft draft;
+  draft.task(Lane::compute, {}, {{1, 0}});
+  draft.task(Lane::h2d, {});
+  EXPECT_THAT(draft.faults(), ElementsAre(HasSubstr("never comes")));
+}
+
+TEST(Check, an_access_beyond_its_region_is_found) {
+  Draft draft;
+  draft.task(Lane::compute, {reads(draft.region(), 90, 11)});
+  EXPECT_THAT(draft.faults(), ElementsAre(HasSubstr("beyond its region")));
+}
+
+/// Tasks on random lanes that touch random parts of a few regions, some of which share memory.
+Draft random_draft(std::mt19937& random) {
+  Draft draft;
+  const int regions = 2 + static_cast<int>(random() % 4);
+  const int tasks = 3 + static_cast<int>(random() % 12);
+  for (int i = 0; i < regions; ++i) {
+    const RegionId id =
+        draft.regions.add("region", static_cast<Tier>(random() % 2), 1 + random() % 6000);
+    if (random() % 2 == 0) continue;
+    const auto first = static_cast<std::int64_t>(random() % static_cast<unsigned>(tasks));
+    draft.regions.use(id, first);
+    draft.regions.use(id, first + static_cast<std::int64_t>(random() % 4));
+  }
+  draft.regions.pack();
+  for (int i = 0; i < tasks; ++i) {
+    std::vector<Access> accesses;
+    for (auto n = random() % 3; n < 3; ++n) {
+      const RegionId region(static_cast<int>(random() % static_cast<unsigned>(regions)));
+      const std::uint64_t bytes = draft.regions.region(region).bytes;
+      const std::uint64_t offset = random() % bytes;
+      accesses.push_back({region, offset, 1 + random() % (bytes - offset), random() % 2 == 0});
+    }
+    draft.task(static_cast<Lane>(random() % kLanes), std::move(accesses));
+  }
+  return draft;
+}
+
+TEST(InferWaits, no_run_of_a_random_schedule_goes_wrong_and_the_checker_agrees) {
+  constexpr unsigned kSeed = 20'260'202;
+  std::mt19937 random(kSeed);
+  int wrong_without_waits = 0;
+  for (unsigned round = 0; round < 150; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+    Draft draft = random_draft(random);
+    wrong_without_waits += RandomRun(draft.schedule, draft.regions).goes_wrong(3, round) ? 1 : 0;
+    infer_waits(draft.schedule, draft.regions);
+    ASSERT_THAT(draft.faults(), IsEmpty());
+    for (unsigned order = 0; order < 4; ++order) {
+      ASSERT_FALSE(RandomRun(draft.schedule, draft.regions).goes_wrong(3, 4 * round + order));
+    }
+  }
+  EXPECT_GT(wrong_without_waits, 75) << "the runs can tell a wrong schedule from a right one";
+}
+
+TEST(InferWaits, every_wait_of_a_random_schedule_is_needed) {
+  constexpr unsigned kSeed = 20'260'203;
+  std::mt19937 random(kSeed);
+  int waits = 0;
+  int implied = 0;
+  for (int round = 0; round < 150; ++round) {
+    Draft draft = random_draft(random);
+    infer_waits(draft.schedule, draft.regions);
+    for (int wait = 0; wait < static_cast<int>(draft.schedule.waits.size()); ++wait) {
+      ++waits;
+      implied += check(without_wait(draft.schedule, wait), draft.regions).empty() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(waits, 1000);
+  EXPECT_EQ(implied, 0) << "of " << waits;
+}
+
+TEST(InferWaits, a_schedule_that_passes_the_check_without_a_wait_goes_right_without_it) {
+  constexpr unsigned kSeed = 20'260'204;
+  std::mt19937 random(kSeed);
+  for (unsigned round = 0; round < 100; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+    Draft draft = random_draft(random);
+    infer_waits(draft.schedule, draft.regions);
+    // Any mixture of removed waits that the checker lets pass.
+    for (int tries = 0; tries < 10 && !draft.schedule.waits.empty(); ++tries) {
+      const auto index = static_cast<int>(random() % draft.schedule.waits.size());
+      const Schedule fewer = without_wait(draft.schedule, index);
+      if (!check(fewer, draft.regions).empty()) continue;
+      ASSERT_FALSE(RandomRun(fewer, draft.regions).goes_wrong(3, round));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::plan
