@@ -54,7 +54,7 @@ void Builder::emit_training() {
   base_ = 0;
   for (int micro_batch = 0; micro_batch < request_.micro_batches; ++micro_batch) {
     const auto index = static_cast<std::size_t>(micro_batch);
-    Task& task = emit(TaskKind::copy_batch, Lane::h2d,
+    Task& task = emit(TaskKind::copy_batch, Lane::compute,
                       {whole(plan_.host_batch[index], false), whole(device_batch_[index], true)});
     task.micro_batch = micro_batch;
     task.bytes = plan_.memory.region(device_batch_[index]).bytes;
@@ -79,7 +79,7 @@ void Builder::emit_evaluation() {
   schedule_ = &plan_.evaluation;
   base_ = static_cast<std::int64_t>(plan_.training.tasks.size());
   auto copy_in = [&](RegionId host, RegionId device) {
-    Task& copy = emit(TaskKind::copy_batch, Lane::h2d, {whole(host, false), whole(device, true)});
+    Task& copy = emit(TaskKind::copy_batch, Lane::compute, {whole(host, false), whole(device, true)});
     copy.micro_batch = 0;
     copy.bytes = plan_.memory.region(device).bytes;
   };

@@ -24,8 +24,8 @@ namespace terrace::optim {
 ///     d = r + eps                  E_d = E_r + u eps + u d
 ///     q = s m / d                  E_q = s E_m / (d - E_d) + |q| E_d / (d - E_d) + 3 u |q|
 ///     p = p f - q                  E_p = |f| E_p + 2 u |p f| + E_q + u |p'|
-/// That is PyTorch's form, which rounds f = 1 - lr decay. Terrace takes p - (lr decay p + q), which is
-/// closer. PyTorch evaluates r as sqrt(v) / c, with as many roundings. Terms of second order are
+/// That is PyTorch's form, which rounds f = 1 - lr decay. Terrace takes p - (lr decay p + q), which
+/// is closer. PyTorch evaluates r as sqrt(v) / c, with as many roundings. Terms of second order are
 /// covered by 1 % and the underflows by 8 eta (divided by d - E_d in q).
 class ExactTrajectory {
  public:

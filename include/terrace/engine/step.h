@@ -27,7 +27,7 @@ struct StepOutcome {
   std::int64_t updates = 0;   ///< done so far, this step's included
   std::int64_t skipped = 0;   ///< steps skipped so far
   std::int64_t skipped_in_a_row = 0;
-  bool skip = false;          ///< gradients were not finite; nothing was changed
+  bool skip = false;  ///< gradients were not finite; nothing was changed
   std::string nonfinite_parameter;
 };
 

@@ -30,7 +30,8 @@ inline constexpr int kLanes = 7;
 
 /// What a task does. Behind each: its lane, and its accesses in this order (r read, w write).
 enum class TaskKind : std::uint8_t {
-  copy_batch,       ///< h2d: tokens and targets of a micro-batch, or the position of a logit.
+  copy_batch,       ///< compute: tokens and targets of a micro-batch, or the position of a logit:
+                    ///< a few KiB, which must not queue behind the last step's parameters on h2d.
                     ///< r host batch, w device batch
   fetch_parameter,  ///< h2d: a flat's parameters. r host parameter, w device slot
   read_parameter,   ///< disk-read: a flat's parameters. w host slot, r pages
