@@ -9,7 +9,7 @@
 // FP32 the right side is read where it lies, so that a stride of whole pages makes all its rows
 // compete for the same few cache lines: half the speed. Copying such an operand first costs m k or
 // k n moves against m n k multiplications and gains more than it costs. Whether an operand is
-// copied depends on the shape alone, and the products' order of additions not on it.
+// copied depends on the shape alone, so the bits still do.
 
 namespace terrace::kernels {
 
