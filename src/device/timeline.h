@@ -10,19 +10,16 @@ namespace terrace::device {
 /// An event on the host: a counter under a mutex.
 class Timeline final : public Event {
  public:
+  // Both notify with the mutex held: whoever is let go may destroy the event at once.
   void signal(std::uint64_t value) override {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (value > value_) value_ = value;
-    }
+    const std::scoped_lock lock(mutex_);
+    if (value > value_) value_ = value;
     changed_.notify_all();
   }
 
   void poison(std::exception_ptr error) override {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (!error_) error_ = std::move(error);
-    }
+    const std::scoped_lock lock(mutex_);
+    if (!error_) error_ = std::move(error);
     changed_.notify_all();
   }
 
@@ -35,6 +32,12 @@ class Timeline final : public Event {
   [[nodiscard]] bool reached(std::uint64_t value) const override {
     const std::scoped_lock lock(mutex_);
     return value_ >= value;
+  }
+
+  /// Whether a wait for `value` would return or throw at once.
+  [[nodiscard]] bool settled(std::uint64_t value) const {
+    const std::scoped_lock lock(mutex_);
+    return value_ >= value || error_ != nullptr;
   }
 
  private:

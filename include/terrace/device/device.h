@@ -18,7 +18,7 @@ using Task = InlineFunction<256>;
 /// A counter that only grows: streams and host threads raise it and wait for values of it (a
 /// timeline semaphore). One event serves the same task in every step, its value being the step.
 /// An event whose producer failed is poisoned: whoever waits for a value not reached before gets
-/// the first error. Thread-safe.
+/// the first error. It may be destroyed once a wait for its last value has returned. Thread-safe.
 class Event {
  public:
   virtual ~Event() = default;
