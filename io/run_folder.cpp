@@ -115,6 +115,8 @@ RunLiveness liveness_of(const RunRecord& record, const std::string& start) {
   // A folder without a readable record: its run died while making it, under the guard.
   if (record.host.empty()) return RunLiveness::dead;
   if (record.host != host_name()) return RunLiveness::unknown;
+  // Within one process the lock alone decides: a run that is over has let it go.
+  if (record.pid == ::getpid()) return RunLiveness::dead;
   return !start.empty() && start_of(record.pid) == start ? RunLiveness::live : RunLiveness::dead;
 }
 

@@ -93,8 +93,14 @@ std::span<std::byte> StateTransfer::parameter_bytes(int chunk, bool fetch) {
   }
   const memory::Tier tier = context_.plan.memory.region(place.region).tier;
   if (tier == memory::Tier::host) return context_.memory.host(place.region, place.offset, bytes);
-  if (tier == memory::Tier::disk && fetch && cached_[parameter_part()] != chunk) {
-    fetch_page(place, part(parameter_part(), round_up(bytes, io::PageStore::kAlignment)));
+  if (fetch && cached_[parameter_part()] != chunk) {
+    if (tier == memory::Tier::disk) {
+      fetch_page(place, part(parameter_part(), round_up(bytes, io::PageStore::kAlignment)));
+    } else {
+      stream_->copy_to_host(part(parameter_part(), bytes),
+                            context_.memory.device(place.region, place.offset));
+      stream_->synchronize();
+    }
     cached_[parameter_part()] = chunk;
   }
   return part(parameter_part(), bytes);

@@ -13,7 +13,7 @@
 namespace terrace::io {
 
 enum class RunLiveness : std::uint8_t {
-  live,     ///< its process holds the lock, or exists on this host
+  live,     ///< its process holds the lock, or is another one that exists on this host
   dead,     ///< its process is gone
   unknown,  ///< made on another host, and its lock is not held: only its user can know
 };

@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "engine/variants.h"
+
+// What equality_test and resume_test show on a covering subset, in full.
+
+namespace terrace::engine::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAreArray;
+
+class EqualityProductTest : public TrainingTest {
+ protected:
+  void remove(const std::string& output) const { fs::remove_all(folder_ / output); }
+};
+
+TEST_F(EqualityProductTest, the_losses_of_30_steps_are_equal_over_the_whole_product) {
+  int runs = 0;
+  for (const int accumulation : {1, 4}) {
+    for (const double clip : {0.0, 1.0}) {
+      Settings base = settings("reference");
+      base.length.max_steps = 30;
+      base.batch.accumulation = accumulation;
+      base.optimizer.max_grad_norm = clip;
+      const std::vector<Row> reference = run(base);
+      ASSERT_EQ(reference.size(), 30U);
+      remove("reference");
+      base.output.folder = folder_ / "run";
+      for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+        for (const auto& [state, ratio] :
+             {std::pair(Placement::none, 1.0), std::pair(Placement::cpu, 1.0),
+              std::pair(Placement::nvme, 1.0), std::pair(Placement::nvme, 0.5)}) {
+          for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
+            for (const std::int64_t prefetch : {1, 3}) {
+              for (const std::int64_t chunk : {2048, 1 << 16}) {
+                const Variant variant{parameters,    state,    ratio, order,
+                                      runs % 2 == 0, prefetch, chunk, 0};
+                SCOPED_TRACE(describe(variant));
+                ASSERT_THAT(run(with(base, variant)), ElementsAreArray(reference));
+                remove("run");
+                ++runs;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  std::printf("%d runs of 30 steps, each equal to its reference to the last bit\n", runs);
+}
+
+TEST_F(EqualityProductTest, fifty_steps_on_each_tier_with_a_save_and_an_exit_at_each_of_twenty) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Settings base = settings("reference");
+    base.numerics.dtype = dtype;
+    base.length.max_steps = 50;
+    const std::vector<Row> reference = run(base);
+    ASSERT_EQ(reference.size(), 50U);
+    for (const Placement state : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const bool recompute : {true, false}) {
+        SCOPED_TRACE(static_cast<int>(state));
+        Settings settings = base;
+        settings.output.folder = folder_ / "chain";
+        settings.output.resume = "auto";
+        settings.placement.optimizer.device = state;
+        settings.numerics.gradient_checkpointing = recompute;
+        settings.cadence.save_steps = 1;
+        int exits = 0;
+        for (int code = 143; code == 143;) {
+          const Result result = train_run(settings, [&](const std::string& line, auto& signal) {
+            if (line.rfind("saved ", 0) == 0 && exits < 20) signal = SIGTERM;
+          });
+          code = result.code;
+          exits += code == 143 ? 1 : 0;
+          ASSERT_TRUE(code == 0 || code == 143) << result.error;
+        }
+        EXPECT_EQ(exits, 20);
+        ASSERT_THAT(rows(settings.output.folder), ElementsAreArray(reference));
+        remove("chain");
+        std::printf("%s, state on %d, recomputation %s: 50 steps, %d saves with an exit, equal\n",
+                    std::string(name_of(dtype)).c_str(), static_cast<int>(state),
+                    recompute ? "on" : "off", exits);
+      }
+    }
+    remove("reference");
+  }
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing

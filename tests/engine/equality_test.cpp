@@ -1,0 +1,146 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/variants.h"
+
+// "Placement never changes the result": a covering subset of what equality_product_test runs in
+// full.
+
+namespace terrace::engine::testing {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+/// Each tier for the parameters with each (and half) for the state, the rest in turn.
+std::vector<Variant> covering_variants() {
+  std::vector<Variant> list;
+  int number = 0;
+  for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+    for (const Placement state :
+         {Placement::none, Placement::cpu, Placement::nvme, Placement::nvme, Placement::cpu}) {
+      const bool half = list.size() % 5 > 2;
+      Variant variant{parameters, state, half ? 0.5 : 1.0};
+      variant.order = number % 2 == 0 ? MicroBatchOrder::unit_major : MicroBatchOrder::batch_major;
+      variant.recompute = number % 4 < 2;
+      variant.prefetch = 1 + number % 3;
+      variant.chunk = number % 5 == 1 ? 1 << 16 : 2048 * (1 + number % 3);
+      variant.slots = number % 3 == 2 ? 1 : 0;
+      list.push_back(variant);
+      number += 1;
+    }
+  }
+  return list;
+}
+
+class EqualityTest : public TrainingTest {
+ protected:
+  /// Losses, norms, rates and the final weights, which must be the reference run's to the bit.
+  void expect_equal_for_all(Settings base) {
+    base.data.validation_fraction = 0.2;
+    base.cadence.eval_steps = 3;
+    base.output.folder = folder_ / "reference";
+    const std::vector<Row> reference = run(base);
+    ASSERT_EQ(reference.size(), 6U);
+    EXPECT_LT(reference.back().loss, reference.front().loss);
+    const std::string weights = read(folder_ / "reference" / "model.safetensors");
+    int number = 0;
+    for (const Variant& variant : covering_variants()) {
+      SCOPED_TRACE(describe(variant));
+      const std::string name = std::to_string(number++);
+      Settings settings = with(base, variant);
+      settings.output.folder = folder_ / name;
+      ASSERT_THAT(run(settings), ElementsAreArray(reference));
+      ASSERT_TRUE(read(folder_ / name / "model.safetensors") == weights) << "other weights";
+    }
+  }
+};
+
+TEST_F(EqualityTest, fp32_with_accumulation_and_clipping) {
+  Settings base = settings("");
+  base.batch.accumulation = 4;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, fp32_without_accumulation_and_clipping) {
+  Settings base = settings("");
+  base.batch.accumulation = 1;
+  base.optimizer.max_grad_norm = 0;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, bf16_with_accumulation) {
+  Settings base = settings("");
+  base.numerics.dtype = DType::bf16;
+  base.batch.accumulation = 4;
+  base.optimizer.max_grad_norm = 0;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, bf16_with_clipping) {
+  Settings base = settings("");
+  base.numerics.dtype = DType::bf16;
+  base.batch.accumulation = 1;
+  base.optimizer.max_grad_norm = 0.5;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, bf16_split_state) {
+  Settings base = settings("");
+  base.numerics.dtype = DType::bf16;
+  base.optimizer.state.master = optim::MasterFormat::split;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, the_split_format_gives_the_losses_of_fp32_state) {
+  Settings whole = settings("whole");
+  whole.numerics.dtype = DType::bf16;
+  Settings split = settings("split");
+  split.numerics.dtype = DType::bf16;
+  split.optimizer.state.master = optim::MasterFormat::split;
+  EXPECT_THAT(run(split), ElementsAreArray(run(whole)));
+}
+
+TEST_F(EqualityTest, gradients_in_fp32_beside_bf16_parameters) {
+  Settings base = settings("");
+  base.numerics.dtype = DType::bf16;
+  base.numerics.gradient_dtype = DType::f32;
+  base.batch.accumulation = 2;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, clipping_and_the_seed_do_change_the_result) {
+  const std::vector<Row> reference = run(settings("reference"));
+  Settings unclipped = settings("unclipped");
+  unclipped.optimizer.max_grad_norm = 0;
+  EXPECT_NE(run(unclipped), reference) << "the runs can tell a difference";
+  Settings seeded = settings("seeded");
+  seeded.numerics.seed = 43;
+  EXPECT_NE(run(seeded), reference);
+}
+
+TEST_F(EqualityTest, a_run_repeated_is_the_same_run) {
+  EXPECT_THAT(run(settings("one")), ElementsAreArray(run(settings("two"))));
+}
+
+/// An untied head, whose flat is its own.
+class UntiedEqualityTest : public TrainingTest {
+ protected:
+  UntiedEqualityTest() : TrainingTest(false) {}
+};
+
+TEST_F(UntiedEqualityTest, fp32_over_the_tiers) {
+  const std::vector<Row> reference = run(settings("reference"));
+  int number = 0;
+  for (const Variant& variant : covering_variants()) {
+    if (number++ % 3 != 0) continue;
+    SCOPED_TRACE(describe(variant));
+    Settings settings = with(this->settings(std::to_string(number)), variant);
+    ASSERT_THAT(run(settings), ElementsAreArray(reference));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing

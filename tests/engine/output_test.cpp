@@ -1,0 +1,189 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/training.h"
+
+namespace terrace::engine::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+class OutputTest : public TrainingTest {};
+
+TEST_F(OutputTest, a_folder_with_something_in_it_is_refused_without_resume_or_overwrite) {
+  fs::create_directory(folder_ / "full");
+  write(folder_ / "full" / "notes.txt", "mine");
+  const Result result = train_run(settings("full"));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("is not empty"), HasSubstr("--resume auto"),
+                                  HasSubstr("--overwrite_output_dir")));
+  EXPECT_EQ(read(folder_ / "full" / "notes.txt"), "mine");
+}
+
+TEST_F(OutputTest, overwrite_starts_anew_and_keeps_what_is_not_a_runs) {
+  Settings settings = this->settings("again");
+  settings.cadence.save_steps = 2;
+  const std::vector<Row> first = run(settings);
+  write(folder_ / "again" / "notes.txt", "mine");
+  settings.output.overwrite = true;
+  settings.cadence.save_steps = 0;
+  EXPECT_THAT(run(settings), ElementsAreArray(first)) << "the same run, its rows not appended";
+  EXPECT_EQ(read(folder_ / "again" / "notes.txt"), "mine");
+  EXPECT_FALSE(fs::exists(folder_ / "again" / "checkpoint-6"));
+}
+
+TEST_F(OutputTest, the_limit_keeps_the_newest_checkpoints) {
+  Settings settings = this->settings("run");
+  settings.cadence.save_steps = 1;
+  settings.cadence.save_total_limit = 2;
+  (void)run(settings);
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "checkpoint-4"));
+  EXPECT_TRUE(fs::exists(folder_ / "run" / "checkpoint-5"));
+  EXPECT_TRUE(fs::exists(folder_ / "run" / "checkpoint-6"));
+}
+
+TEST_F(OutputTest, a_dry_run_leaves_nothing) {
+  Settings settings = this->settings("dry");
+  settings.output.dry_run = true;
+  settings.placement.optimizer.device = Placement::nvme;
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_FALSE(fs::exists(folder_ / "dry"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "swap"));
+}
+
+TEST_F(OutputTest, each_row_of_the_metrics_has_every_key_and_the_plans_bytes) {
+  Settings settings = this->settings("run");
+  settings.placement.optimizer.device = Placement::nvme;
+  settings.data.validation_fraction = 0.2;
+  settings.cadence.eval_steps = 4;
+  (void)run(settings);
+  std::ifstream file(folder_ / "run" / "metrics.jsonl");
+  std::int64_t step = 0;
+  nlohmann::json first;
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    EXPECT_EQ(row.at("step"), ++step);
+    for (const char* key :
+         {"epoch", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "mfu", "skipped",
+          "step_seconds", "busy_seconds", "wait_seconds", "bytes_moved", "resident_bytes"}) {
+      EXPECT_TRUE(row.contains(key)) << key;
+    }
+    EXPECT_EQ(row.contains("eval_loss"), step == 4 || step == 6) << step;
+    EXPECT_EQ(row.at("tokens"), 64);
+    for (const char* lane : {"compute", "h2d", "d2h", "disk_read", "disk_write", "optimizer"}) {
+      EXPECT_GE(row.at("busy_seconds").at(lane).get<double>(), 0) << lane;
+    }
+    if (step == 1) first = row;
+    EXPECT_EQ(row.at("bytes_moved"), first.at("bytes_moved"));
+    EXPECT_GT(row.at("bytes_moved").at("disk_read").get<double>(), 0);
+    EXPECT_EQ(row.at("bytes_moved").at("disk_read"), row.at("bytes_moved").at("disk_write"));
+    for (const char* tier : {"device", "host", "disk"}) {
+      EXPECT_GT(row.at("resident_bytes").at(tier).get<double>(), 0) << tier;
+    }
+    EXPECT_GT(row.at("step_seconds").get<double>(), 0);
+  }
+  EXPECT_EQ(step, 6);
+  const auto record = nlohmann::json::parse(read(folder_ / "run" / "run.json"));
+  EXPECT_EQ(record.at("total_steps"), 6);
+  EXPECT_EQ(record.at("command"), "a test");
+  EXPECT_FALSE(record.at("memory").empty());
+}
+
+TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {
+  Settings settings = this->settings("run");
+  settings.placement.optimizer.device = Placement::nvme;
+  settings.output.trace = folder_ / "trace.json";
+  settings.output.trace_steps = {2, 3};
+  (void)run(settings);
+  const auto trace = nlohmann::json::parse(read(folder_ / "trace.json"));
+  const auto& events = trace.is_array() ? trace : trace.at("traceEvents");
+  std::map<std::string, int> spans;
+  for (const auto& event : events) {
+    if (event.at("ph") == "X") ++spans[event.at("name").get<std::string>()];
+  }
+  EXPECT_EQ(spans["decide"], 2);
+  EXPECT_EQ(spans["commit"], 2);
+  EXPECT_EQ(spans["update"], spans["write chunk"]);
+  EXPECT_EQ(spans["read chunk"], spans["update"]);
+  EXPECT_EQ(spans["forward"], 2 * 2 * 3) << "2 steps of 2 micro-batches of 3 units";
+}
+
+// Disk paths: known before the first step.
+
+class DiskPathTest : public TrainingTest {
+ protected:
+  [[nodiscard]] Settings on_disk(const std::string& output, const fs::path& swap) const {
+    Settings settings = this->settings(output);
+    settings.placement.optimizer.device = Placement::nvme;
+    settings.placement.swap = {swap};
+    return settings;
+  }
+  void expect_no_step(const std::string& output) const {
+    EXPECT_TRUE(rows(folder_ / output).empty());
+  }
+};
+
+TEST_F(DiskPathTest, a_path_that_is_missing_is_refused_by_name) {
+  const Result result = train_run(on_disk("run", folder_ / "nowhere"));
+  EXPECT_TRUE(result.code == 2 || result.code == 5) << result.code;
+  EXPECT_THAT(result.error, HasSubstr("nowhere"));
+  expect_no_step("run");
+}
+
+TEST_F(DiskPathTest, a_file_is_no_folder) {
+  write(folder_ / "file", "");
+  const Result result = train_run(on_disk("run", folder_ / "file"));
+  EXPECT_TRUE(result.code == 2 || result.code == 5) << result.code;
+  EXPECT_THAT(result.error, HasSubstr("file"));
+  expect_no_step("run");
+}
+
+TEST_F(DiskPathTest, a_path_that_cannot_be_written_is_refused_by_name) {
+  const Result result = train_run(on_disk("run", "/sys/kernel"));
+  EXPECT_TRUE(result.code == 2 || result.code == 5) << result.code;
+  EXPECT_THAT(result.error, HasSubstr("/sys/kernel"));
+  expect_no_step("run");
+}
+
+TEST_F(DiskPathTest, more_than_disk_allows_does_not_fit_and_both_figures_are_named) {
+  Settings settings = on_disk("run", folder_ / "swap");
+  settings.placement.disk = Budget{.bytes = 100'000};
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 3) << result.error;
+  EXPECT_THAT(result.error, AllOf(HasSubstr("--disk"), HasSubstr("KiB")));
+  EXPECT_TRUE(fs::is_empty(folder_ / "swap"));
+  expect_no_step("run");
+}
+
+TEST_F(DiskPathTest, a_folder_in_memory_is_no_disk) {
+  fs::create_directory(folder_ / "memory");
+  if (::mount("none", (folder_ / "memory").c_str(), "tmpfs", 0, "size=8m") != 0) {
+    GTEST_SKIP() << "this process may not mount a file system";
+  }
+  const Result result = train_run(on_disk("run", folder_ / "memory"));
+  ::umount((folder_ / "memory").c_str());
+  EXPECT_EQ(result.code, 2) << result.error;
+  EXPECT_THAT(result.error, HasSubstr("tmpfs"));
+  expect_no_step("run");
+}
+
+TEST_F(DiskPathTest, more_memory_than_the_budget_does_not_fit_and_the_way_out_is_named) {
+  Settings settings = this->settings("run");
+  settings.placement.host_memory = Budget{.bytes = 1 << 20};
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.error, HasSubstr("--host_memory"));
+  EXPECT_FALSE(fs::exists(folder_ / "run")) << "known before anything is made";
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing

@@ -1,0 +1,295 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "engine/parse.h"
+#include "engine/training.h"
+
+namespace terrace::engine::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+/// Twelve steps: two epochs over three files.
+constexpr std::int64_t kSteps = 12;
+
+class ResumeTest : public TrainingTest {
+ protected:
+  [[nodiscard]] Settings long_run(const std::string& output) const {
+    Settings settings = this->settings(output);
+    settings.length.max_steps = kSteps;
+    settings.data.validation_fraction = 0.1;
+    settings.cadence.eval_steps = 4;
+    return settings;
+  }
+  static void put_state_on(Settings& settings, Placement placement) {
+    settings.placement.optimizer.device = placement;
+  }
+  static std::vector<Row> from_step(const std::vector<Row>& all, std::int64_t first) {
+    std::vector<Row> rest;
+    for (const Row& row : all) {
+      if (row.step >= first) rest.push_back(row);
+    }
+    return rest;
+  }
+};
+
+TEST_F(ResumeTest, from_the_checkpoint_of_any_step_the_losses_go_on_as_if_never_interrupted) {
+  Settings saving = long_run("saving");
+  saving.cadence.save_steps = 1;
+  saving.cadence.save_total_limit = 0;
+  put_state_on(saving, Placement::nvme);
+  const std::vector<Row> reference = run(long_run("reference"));
+  ASSERT_EQ(reference.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_THAT(run(saving), ElementsAreArray(reference)) << "saving changes nothing";
+  const std::string weights = read(folder_ / "reference" / "model.safetensors");
+  const Placement placements[] = {Placement::nvme, Placement::cpu, Placement::none};
+  for (std::int64_t step = 1; step < kSteps; ++step) {
+    SCOPED_TRACE("resumed after step " + std::to_string(step));
+    Settings resumed = long_run("from " + std::to_string(step));
+    resumed.output.resume = folder_ / "saving" / ("checkpoint-" + std::to_string(step));
+    put_state_on(resumed, placements[step % 3]);
+    EXPECT_THAT(run(resumed), ElementsAreArray(from_step(reference, step + 1)));
+    EXPECT_TRUE(read(fs::path(resumed.output.folder) / "model.safetensors") == weights);
+  }
+}
+
+TEST_F(ResumeTest, bf16_and_the_split_format_come_back_from_a_checkpoint) {
+  for (const auto master : {optim::MasterFormat::fp32, optim::MasterFormat::split}) {
+    const std::string name(optim::name_of(master));
+    Settings base = long_run(name);
+    base.numerics.dtype = DType::bf16;
+    base.optimizer.state.master = master;
+    base.cadence.save_steps = 5;
+    base.cadence.save_total_limit = 0;
+    const std::vector<Row> reference = run(base);
+    for (const Placement placement : {Placement::none, Placement::nvme}) {
+      Settings resumed = base;
+      put_state_on(resumed, placement);
+      resumed.output.folder = folder_ / (name + std::to_string(static_cast<int>(placement)));
+      resumed.output.resume = folder_ / name / "checkpoint-5";
+      EXPECT_THAT(run(resumed), ElementsAreArray(from_step(reference, 6)));
+    }
+  }
+}
+
+TEST_F(ResumeTest, a_run_stopped_after_each_step_and_resumed_is_the_uninterrupted_run) {
+  const std::vector<Row> reference = run(long_run("reference"));
+  for (const Placement placement : {Placement::cpu, Placement::nvme}) {
+    Settings settings = long_run("chain " + std::to_string(static_cast<int>(placement)));
+    put_state_on(settings, placement);
+    settings.cadence.save_steps = 1;
+    settings.output.resume = "auto";
+    int runs = 0;
+    for (int code = 143; code == 143; ++runs) {
+      ASSERT_LT(runs, 20);
+      const Result result = train_run(settings, [](const std::string& line, auto& signal) {
+        if (line.find("saved ") == 0) signal = SIGTERM;
+      });
+      code = result.code;
+      ASSERT_TRUE(code == 143 || code == 0) << result.error;
+      const std::vector<Row> so_far = rows(settings.output.folder);
+      ASSERT_THAT(so_far, ElementsAreArray(reference.begin(),
+                                           reference.begin() + static_cast<long>(so_far.size())));
+    }
+    EXPECT_EQ(rows(settings.output.folder).size(), static_cast<std::size_t>(kSteps));
+    EXPECT_GE(runs, kSteps);
+    EXPECT_TRUE(fs::is_empty(folder_ / "swap")) << "a finished run deletes its store";
+  }
+}
+
+TEST_F(ResumeTest, a_signal_saves_at_the_step_boundary_unless_every_step_is_committed) {
+  for (const Placement placement : {Placement::none, Placement::nvme}) {
+    SCOPED_TRACE(static_cast<int>(placement));
+    Settings settings = long_run("stopped " + std::to_string(static_cast<int>(placement)));
+    put_state_on(settings, placement);
+    settings.cadence.eval_steps = 3;
+    const std::vector<Row> reference = [&] {
+      Settings whole = settings;
+      whole.output.folder += " never";
+      return run(whole);
+    }();
+    const Result result = train_run(settings, [](const std::string& line, auto& signal) {
+      if (line.find("validation loss") != std::string::npos) signal = SIGINT;
+    });
+    EXPECT_EQ(result.code, 130) << result.error;
+    EXPECT_TRUE(result.says("stopped by signal 2 after step 3"));
+    EXPECT_EQ(fs::exists(fs::path(settings.output.folder) / "checkpoint-3"),
+              placement == Placement::none);
+    settings.output.resume = "auto";
+    const Result again = train_run(settings);
+    EXPECT_TRUE(again.says("resuming at step 3")) << again.error;
+    EXPECT_THAT(rows(settings.output.folder), ElementsAreArray(reference));
+  }
+}
+
+TEST_F(ResumeTest, auto_finds_nothing_says_so_and_starts_afresh) {
+  Settings settings = long_run("fresh");
+  settings.output.resume = "auto";
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_TRUE(result.says("found nothing"));
+  EXPECT_EQ(rows(folder_ / "fresh").size(), static_cast<std::size_t>(kSteps));
+}
+
+TEST_F(ResumeTest, a_finished_run_resumed_does_nothing_more) {
+  Settings settings = long_run("done");
+  settings.cadence.save_steps = 5;
+  const std::vector<Row> reference = run(settings);
+  settings.output.resume = "auto";
+  EXPECT_THAT(run(settings), ElementsAreArray(reference));
+}
+
+TEST_F(ResumeTest, another_seed_model_or_data_is_refused_with_a_sentence) {
+  Settings settings = long_run("run");
+  settings.cadence.save_steps = 4;
+  (void)run(settings);
+  const fs::path checkpoint = folder_ / "run" / "checkpoint-8";
+
+  auto refusal = [&](const std::function<void(Settings&)>& change) {
+    Settings changed = long_run("other");
+    changed.output.resume = checkpoint;
+    change(changed);
+    const Result result = train_run(changed);
+    EXPECT_TRUE(result.code == 4 || result.code == 2) << result.code << " " << result.error;
+    return result.error;
+  };
+  EXPECT_THAT(refusal([](Settings& changed) { changed.numerics.seed = 1; }), HasSubstr("seed"));
+  EXPECT_THAT(refusal([&](Settings& changed) {
+                write_model(folder_ / "other model", small_llama(false));
+                changed.model = folder_ / "other model";
+              }),
+              HasSubstr("model"));
+  EXPECT_THAT(refusal([](Settings& changed) { changed.data.max_length = 8; }),
+              HasSubstr("max_length"));
+  EXPECT_THAT(refusal([&](Settings& changed) {
+                // The same size, other bytes: found by its hash.
+                std::string contents = read(folder_ / "two.txt");
+                contents[5] = contents[5] == 'x' ? 'y' : 'x';
+                write(folder_ / "two.txt", contents);
+                changed.output.resume = checkpoint;
+              }),
+              HasSubstr("two.txt"));
+}
+
+TEST_F(ResumeTest, a_half_written_checkpoint_is_left_alone_and_the_newest_complete_one_used) {
+  Settings settings = long_run("run");
+  settings.cadence.save_steps = 3;
+  settings.cadence.save_total_limit = 0;
+  const std::vector<Row> reference = run(settings);
+  fs::remove_all(folder_ / "run" / "checkpoint-12");
+  fs::resize_file(folder_ / "run" / "checkpoint-9" / "optimizer" / "exp_avg.safetensors", 100);
+  settings.output.resume = "auto";
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_TRUE(result.says("resuming at step 6"));
+  EXPECT_THAT(rows(folder_ / "run"), ElementsAreArray(reference));
+}
+
+// A run that is killed is a process of its own: this program, started again.
+
+constexpr const char* kConfigVariable = "TERRACE_TEST_CONFIG";
+constexpr const char* kKillVariable = "TERRACE_TEST_KILL_AFTER";
+
+/// Trains by the configuration in the environment and dies at the given row of metrics.jsonl or
+/// line of the log.
+TEST(KilledRun, DISABLED_trains_until_it_is_killed) {
+  ASSERT_NE(std::getenv(kConfigVariable), nullptr);
+  Settings settings = parse({"--config", std::getenv(kConfigVariable)}).settings;
+  const std::string kill_after = std::getenv(kKillVariable);
+  (void)train_run(settings, [&](const std::string& line, auto&) {
+    if (line.find(kill_after) != std::string::npos) ::kill(::getpid(), SIGKILL);
+  });
+}
+
+class KillTest : public ResumeTest {
+ protected:
+  /// Runs the settings in a child that dies when its log says `kill_after`, or, with a limit, when
+  /// its time is over. Returns the status of `waitpid`.
+  [[nodiscard]] int run_and_kill(const Settings& settings, const std::string& kill_after) const {
+    const fs::path config = folder_ / "child.json";
+    write(config, effective_json(settings));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setenv(kConfigVariable, config.c_str(), 1);
+      ::setenv(kKillVariable, kill_after.c_str(), 1);
+      ::execl("/proc/self/exe", "killed-run", "--gtest_also_run_disabled_tests",
+              "--gtest_filter=KilledRun.*", "--gtest_brief=1", nullptr);
+      ::_exit(127);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return status;
+  }
+};
+
+TEST_F(KillTest, a_killed_run_goes_on_at_its_last_committed_step) {
+  Settings base = long_run("reference");
+  base.cadence.eval_steps = 1;  // so that the log says each step, and a boundary follows
+  const std::vector<Row> reference = run(base);
+  for (const auto& [parameters, step] :
+       {std::pair(Placement::none, 1), std::pair(Placement::cpu, 7), std::pair(Placement::nvme, 2),
+        std::pair(Placement::nvme, 11)}) {
+    SCOPED_TRACE("killed at step " + std::to_string(step));
+    Settings settings = base;
+    settings.output.folder = folder_ / std::to_string(step);
+    put_state_on(settings, Placement::nvme);
+    settings.placement.parameters.device = parameters;
+    const int status = run_and_kill(settings, "step " + std::to_string(step) + ": validation loss");
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+    settings.output.resume = "auto";
+    const Result result = train_run(settings);
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_TRUE(
+        result.says("resuming at step " + std::to_string(step) + " from the committed store"));
+    EXPECT_THAT(rows(settings.output.folder), ElementsAreArray(reference));
+    EXPECT_TRUE(fs::is_empty(folder_ / "swap"));
+  }
+}
+
+TEST_F(KillTest, what_is_not_all_in_the_store_goes_on_at_the_last_checkpoint) {
+  Settings base = long_run("reference");
+  base.cadence.eval_steps = 1;
+  base.cadence.save_steps = 4;
+  base.cadence.save_total_limit = 0;
+  const std::vector<Row> reference = run(base);
+  Settings settings = base;
+  settings.output.folder = folder_ / "half";
+  put_state_on(settings, Placement::nvme);
+  settings.placement.optimizer_ratio = 0.5;
+  const int status = run_and_kill(settings, "step 7: validation loss");
+  ASSERT_TRUE(WIFSIGNALED(status));
+  settings.output.resume = "auto";
+  const Result result = train_run(settings);
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_TRUE(result.says("resuming at step 4"));
+  EXPECT_THAT(rows(settings.output.folder), ElementsAreArray(reference));
+}
+
+TEST_F(KillTest, a_store_that_does_not_fit_the_settings_is_refused_and_kept) {
+  Settings settings = long_run("run");
+  settings.cadence.eval_steps = 1;
+  put_state_on(settings, Placement::nvme);
+  ASSERT_TRUE(WIFSIGNALED(run_and_kill(settings, "step 5: validation loss")));
+  Settings changed = settings;
+  changed.output.resume = "auto";
+  changed.placement.chunk_elements = 4096;
+  const Result result = train_run(changed);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.error, HasSubstr("settings"));
+  settings.output.resume = "auto";
+  const Result again = train_run(settings);
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_TRUE(again.says("resuming at step 5")) << "nothing was lost";
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing

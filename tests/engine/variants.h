@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "engine/training.h"
+
+namespace terrace::engine::testing {
+
+/// Where things lie, and everything else that must not change a number.
+struct Variant {
+  Placement parameters = Placement::none;
+  Placement state = Placement::none;
+  double ratio = 1;
+  MicroBatchOrder order = MicroBatchOrder::automatic;
+  bool recompute = true;
+  std::int64_t prefetch = 0;
+  std::int64_t chunk = 2048;
+  std::int64_t slots = 0;
+};
+
+inline std::string describe(const Variant& variant) {
+  return ::testing::PrintToString(std::tuple(static_cast<int>(variant.parameters),
+                                             static_cast<int>(variant.state), variant.ratio,
+                                             static_cast<int>(variant.order), variant.recompute,
+                                             variant.prefetch, variant.chunk, variant.slots));
+}
+
+[[nodiscard]] inline Settings with(Settings settings, const Variant& variant) {
+  settings.placement.parameters.device = variant.parameters;
+  settings.placement.optimizer.device = variant.state;
+  settings.placement.optimizer_ratio = variant.ratio;
+  settings.batch.order = variant.order;
+  settings.numerics.gradient_checkpointing = variant.recompute;
+  settings.placement.prefetch_units = variant.prefetch;
+  settings.placement.chunk_elements = variant.chunk;
+  settings.placement.optimizer.buffer_count = variant.slots;
+  return settings;
+}
+
+}  // namespace terrace::engine::testing
