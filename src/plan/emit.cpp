@@ -79,7 +79,8 @@ void Builder::emit_evaluation() {
   schedule_ = &plan_.evaluation;
   base_ = static_cast<std::int64_t>(plan_.training.tasks.size());
   auto copy_in = [&](RegionId host, RegionId device) {
-    Task& copy = emit(TaskKind::copy_batch, Lane::compute, {whole(host, false), whole(device, true)});
+    Task& copy =
+        emit(TaskKind::copy_batch, Lane::compute, {whole(host, false), whole(device, true)});
     copy.micro_batch = 0;
     copy.bytes = plan_.memory.region(device).bytes;
   };

@@ -80,7 +80,8 @@ TEST_F(Inventory, gpt2_units_name_parameters_as_hugging_face_does) {
 
 TEST_F(Inventory, only_matrices_decay) {
   for (const char* name : {"tiny", "gpt2-124m"}) {
-    for (const ParameterSpec& parameter : make(name).parameters()) {
+    const Model model = make(name);  // outlives the loop over its parameters
+    for (const ParameterSpec& parameter : model.parameters()) {
       EXPECT_EQ(parameter.is_matrix, parameter.shape.size() == 2) << parameter.name;
     }
   }
