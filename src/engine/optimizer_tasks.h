@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "program.h"
+#include "terrace/engine/optimizer_setup.h"
 #include "terrace/optim/gradient_norm.h"
 #include "terrace/optim/loss_scaler.h"
 #include "terrace/optim/optimizer.h"
@@ -12,17 +13,6 @@
 #include "terrace/optim/step_counter.h"
 
 namespace terrace::engine {
-
-/// The numerics of an optimizer step that a run fixes.
-struct OptimizerSetup {
-  optim::OptimizerOptions options;
-  optim::StateFormat format;
-  optim::LearningRateSchedule schedule;
-  double max_grad_norm = 1;
-  std::int64_t skips_max = optim::StepCounter::kSkipsMax;
-  std::uint64_t seed = 0;
-  int threads = 1;
-};
 
 /// The tasks of the optimizer lane: the norm of each flat, the decision, the update of each chunk.
 /// Single-owner: the lane's thread, but for what is said to be otherwise.

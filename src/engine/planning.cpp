@@ -95,7 +95,9 @@ std::vector<plan::Placement> candidates(const Settings& settings) {
     placement.parameters = parameter_tier;
     placement.state = state_tier;
     placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
-    placement.state_resident = 1 - settings.placement.optimizer_ratio;
+    // Of what is not offloaded at all, no share is.
+    placement.state_resident =
+        state_tier == Tier::device ? 0 : 1 - settings.placement.optimizer_ratio;
     list.push_back(placement);
   };
   // The host device's memory is the host's RAM: nothing is gained by the host tier unless asked.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "terrace/core/trace.h"
+#include "terrace/engine/optimizer_setup.h"
 #include "terrace/engine/run_memory.h"
 #include "terrace/engine/step.h"
 #include "terrace/io/page_store.h"
@@ -14,8 +15,6 @@
 #include "terrace/shard/layout.h"
 
 namespace terrace::engine {
-
-struct OptimizerSetup;
 
 /// Runs a plan's schedules on lanes: streams of the device for compute and copies, host threads for
 /// the disks and the optimizer. Up to `kStepsInFlight` steps may be posted ahead, so that a step's
