@@ -129,6 +129,7 @@ TEST_F(PlanTest, every_plan_of_the_product_is_packed_and_safe) {
 /// What DESIGN's "Bytes" says a step moves, from the layout alone.
 struct StepBytes {
   std::uint64_t h2d = 0, d2h = 0, disk_read = 0, disk_write = 0;
+  std::uint64_t batches = 0;  ///< on the compute lane
 };
 
 StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int units,
@@ -161,7 +162,7 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int unit
 
   StepBytes bytes;
   const bool gradients_leave = on_device < elements;
-  bytes.h2d = micro_batches * static_cast<std::uint64_t>(tokens) * 2 * 4;
+  bytes.batches = micro_batches * static_cast<std::uint64_t>(tokens) * 2 * 4;
   bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0);
   bytes.disk_read = bytes.disk_write = on_disk * state;
   if (request.placement.parameters == Tier::device) {
@@ -180,6 +181,12 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int unit
   return bytes;
 }
 
+std::uint64_t bytes_of(const Plan& plan, TaskKind kind) {
+  std::uint64_t bytes = 0;
+  for (const Task& task : plan.training.tasks) bytes += task.kind == kind ? task.bytes : 0;
+  return bytes;
+}
+
 std::uint64_t bytes_on(const Plan& plan, Lane lane) {
   std::uint64_t bytes = 0;
   for (const Task& task : plan.training.tasks) bytes += task.lane == lane ? task.bytes : 0;
@@ -195,6 +202,7 @@ TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
       const StepBytes bytes =
           expected_bytes(plan, layout_, static_cast<int>(model_.units().size()), kTokens);
       EXPECT_EQ(bytes_on(plan, Lane::h2d), bytes.h2d);
+      EXPECT_EQ(bytes_of(plan, TaskKind::copy_batch), bytes.batches);
       EXPECT_EQ(bytes_on(plan, Lane::d2h), bytes.d2h);
       EXPECT_EQ(bytes_on(plan, Lane::disk_read), bytes.disk_read);
       EXPECT_EQ(bytes_on(plan, Lane::disk_write), bytes.disk_write);
@@ -214,7 +222,7 @@ TEST_F(PlanTest, in_unit_major_order_accumulation_moves_no_more_parameters_and_g
       const Plan plan = make(request);
       const auto count = static_cast<std::uint64_t>(micro_batches);
       down.push_back(bytes_on(plan, Lane::d2h) - count * 8);
-      up.push_back(bytes_on(plan, Lane::h2d) - count * kTokens * 8);
+      up.push_back(bytes_on(plan, Lane::h2d));
       EXPECT_EQ(bytes_on(plan, Lane::d2h) - count * 8,
                 static_cast<std::uint64_t>(layout_.elements()) * 2)
           << "2 bytes a parameter down";
