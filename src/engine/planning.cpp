@@ -19,6 +19,9 @@ using memory::Tier;
 /// Runs of `tiny` and `small` were seen to have 34 to 40 MiB more resident than their plans say.
 constexpr std::uint64_t kProgramBytes = 64 * kMiB;
 
+/// Far above what any machine computes at once, and low enough that its memory is soon added up.
+constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
+
 /// Share of the free memory that a run takes when no budget is given.
 constexpr double kDefaultBudgetShare = 0.9;
 
@@ -144,7 +147,13 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
   require(length <= longest, ErrorKind::usage,
           "max_length is {}, but the model was made for {} positions: lower --max_length", length,
           longest);
-  return {settings.batch.micro.value_or(1), length};
+  const std::int64_t rows = settings.batch.micro.value_or(1);
+  require(
+      rows <= kMicroBatchTokensMax / length, ErrorKind::usage,
+      "a micro-batch of {} sequences of {} tokens is more than the {} tokens that one may have: "
+      "lower --per_device_train_batch_size and raise --gradient_accumulation_steps",
+      rows, length, kMicroBatchTokensMax);
+  return {rows, length};
 }
 
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
