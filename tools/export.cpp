@@ -39,8 +39,9 @@ int run_export(Context& context, const Arguments& arguments) {
              .help = "type of the weights, rounded from the FP32 masters",
              .default_note = "the checkpoint's"});
   if (!parse(context, table, "terrace export CHECKPOINT DIR [OPTION ...]", arguments)) return 0;
-  require(!std::filesystem::exists(to) || std::filesystem::is_empty(to), ErrorKind::usage,
-          "the folder {} is not empty: name a new one", to);
+  require(!std::filesystem::exists(to) ||
+              (std::filesystem::is_directory(to) && std::filesystem::is_empty(to)),
+          ErrorKind::usage, "{} is not an empty folder: name a new one", to);
 
   checkpoint::TrainingCheckpoint saved(checkpoint::resolve_checkpoint(from));
   saved.verify();

@@ -47,8 +47,12 @@ int run_generate(Context& context, const Arguments& arguments) {
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder, a checkpoint or the output folder of a run");
   options.seed = static_cast<std::uint64_t>(seed);
-  print(options.prompt);
-  engine::generate(settings, options, context.log, [](std::string_view text) { print(text); });
+  bool prompt_is_out = false;  // nothing is written before the model is known to be sound
+  engine::generate(settings, options, context.log, [&](std::string_view text) {
+    if (!prompt_is_out) print(options.prompt);
+    prompt_is_out = true;
+    print(text);
+  });
   print("\n");
   return 0;
 }

@@ -22,6 +22,9 @@ constexpr std::uint64_t kProgramBytes = 64 * kMiB;
 /// Far above what any machine computes at once, and low enough that its memory is soon added up.
 constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
 
+/// A schedule holds every micro-batch of a step, so their number is bounded too.
+constexpr std::int64_t kAccumulationMax = 4096;
+
 /// Share of the free memory that a run takes when no budget is given.
 constexpr double kDefaultBudgetShare = 0.9;
 
@@ -41,9 +44,14 @@ std::optional<Tier> pinned_tier(Placement placement) {
 
 plan::PlanRequest base_request(const Settings& settings, const model::Model& model,
                                const shard::Layout& layout) {
+  const std::int64_t accumulation = settings.batch.accumulation.value_or(1);
+  require(accumulation <= kAccumulationMax, ErrorKind::usage,
+          "gradient_accumulation_steps is {}, but may be at most {}: raise "
+          "--per_device_train_batch_size instead",
+          accumulation, kAccumulationMax);
   plan::PlanRequest request;
   request.micro_batch = micro_batch_shape(settings, model.config());
-  request.micro_batches = static_cast<int>(settings.batch.accumulation.value_or(1));
+  request.micro_batches = static_cast<int>(accumulation);
   request.recompute = settings.numerics.gradient_checkpointing;
   request.gradient = settings.numerics.gradient_dtype.value_or(model.compute_dtype());
   for (const optim::StateEntry& entry :

@@ -68,6 +68,9 @@ void Trainer::prepare_plan() {
 }
 
 void Trainer::check_output() const {
+  require(!fs::exists(output_) || fs::is_directory(output_), ErrorKind::usage,
+          "--output names {}, which is a file: name a folder, which is made if it is not there",
+          output_.string());
   const bool resumes = !settings_.output.resume.empty();
   require(resumes || settings_.output.overwrite || is_empty_folder(output_), ErrorKind::usage,
           "the output folder {} is not empty: give --resume auto to go on with what is there, "

@@ -47,6 +47,12 @@ void Trainer::load_state() {
     resumed = true;
   }
   if (!resumed) start_from_model();
+  if (done_.value >= total_steps_) {
+    context_.log.info(
+        "the run is at step {} of {} already: nothing is left to train; raise "
+        "--max_steps or --num_train_epochs to go on",
+        done_.value, total_steps_);
+  }
   const std::size_t dropped = checkpoint::drop_later_rows(output_ / "metrics.jsonl", done_.value);
   if (dropped > 0) {
     context_.log.info("{} rows of later steps are dropped from metrics.jsonl", dropped);
