@@ -177,7 +177,10 @@ void DiskLane::begin(int index, const Run& run) {
     return complete(index, run, begin_us);
   }
   const bool writes = task.kind == TaskKind::write_chunk;
-  if (writes && skips_(run.sequence)) return program_.event(index).signal(run.sequence);
+  if (writes && skips_(run.sequence)) {
+    program_.trace(task, run.step, begin_us, begin_us);  // its slot is free again
+    return program_.event(index).signal(run.sequence);
+  }
   const std::vector<PageMove>& moves = moves_[static_cast<std::size_t>(index)];
   transfers_[static_cast<std::size_t>(index)] = {index, run.sequence, begin_us,
                                                  static_cast<int>(moves.size())};

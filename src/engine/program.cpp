@@ -134,7 +134,8 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
 void Program::trace(const Task& task, Step step, std::int64_t begin_us, std::int64_t end_us) {
   if (parts_.trace == nullptr) return;
   parts_.trace->record(static_cast<std::size_t>(task.lane),
-                       {name_of(task.kind), begin_us, end_us, step.value, task.unit,
+                       {name_of(task.kind), begin_us, end_us, step.value,
+                        static_cast<int>(&task - schedule_.tasks.data()), task.unit,
                         task.micro_batch, task.chunk, task.bytes});
 }
 

@@ -3,6 +3,7 @@
 #include <tuple>
 #include <utility>
 
+#include "run_trace.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
@@ -28,14 +29,7 @@ int Trainer::run() {
   load_state();
   const OptimizerSetup optimizer = optimizer_setup();
   if (!settings_.output.trace.empty()) {
-    std::vector<std::string> lanes;
-    for (int lane = 0; lane < plan::kLanes; ++lane) {
-      lanes.emplace_back(name_of(static_cast<Lane>(lane)));
-    }
-    const StepRange range = settings_.output.trace_steps;
-    const auto steps = static_cast<std::size_t>(range.last - range.first + 1);
-    trace_ = std::make_unique<Trace>(std::move(lanes), steps * chosen_.plan.training.tasks.size(),
-                                     Trace::Steps{range.first, range.last});
+    trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
   }
   executor_ = std::make_unique<Executor>(
       Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,

@@ -12,9 +12,12 @@ namespace terrace::engine::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::_;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class OutputTest : public TrainingTest {};
 
@@ -107,14 +110,28 @@ TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {
   const auto trace = nlohmann::json::parse(read(folder_ / "trace.json"));
   const auto& events = trace.is_array() ? trace : trace.at("traceEvents");
   std::map<std::string, int> spans;
+  std::map<int, int> arrows;
+  nlohmann::json last;
   for (const auto& event : events) {
-    if (event.at("ph") == "X") ++spans[event.at("name").get<std::string>()];
+    const std::string phase = event.at("ph");
+    if (phase == "X") ++spans[event.at("name").get<std::string>()];
+    if (phase == "s") ++arrows[event.at("id")];
+    if (phase == "f") --arrows[event.at("id")];
+    if (phase == "C") last[event.at("name").get<std::string>()] = event.at("args");
   }
   EXPECT_EQ(spans["decide"], 2);
   EXPECT_EQ(spans["commit"], 2);
   EXPECT_EQ(spans["update"], spans["write chunk"]);
   EXPECT_EQ(spans["read chunk"], spans["update"]);
   EXPECT_EQ(spans["forward"], 2 * 2 * 3) << "2 steps of 2 micro-batches of 3 units";
+  EXPECT_GE(arrows.size(), 2U * static_cast<std::size_t>(spans["update"]));
+  EXPECT_THAT(arrows, Each(Pair(_, 0))) << "each arrow has both ends";
+  // At the end nothing is under way, and what is kept has not changed.
+  EXPECT_EQ(last.at("free chunk slots").at("free"), 4);
+  EXPECT_EQ(last.at("host bytes").at("in use"), 0);
+  EXPECT_GT(last.at("host bytes").at("kept"), 0);
+  EXPECT_EQ(last.at("device bytes").at("in use"), 0);
+  EXPECT_EQ(last.at("disk bytes under way"), (nlohmann::json{{"read", 0}, {"written", 0}}));
 }
 
 // Disk paths: known before the first step.

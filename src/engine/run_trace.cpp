@@ -1,0 +1,202 @@
+#include "run_trace.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace terrace::engine {
+namespace {
+
+using memory::RegionId;
+using memory::Tier;
+using plan::Access;
+using plan::Lane;
+using plan::Task;
+using plan::TaskKind;
+
+/// Who writes each region, in serial order.
+class Writers {
+ public:
+  explicit Writers(const plan::Schedule& schedule)
+      : count_(static_cast<int>(schedule.tasks.size())) {
+    for (int task = 0; task < count_; ++task) {
+      for (const Access& access :
+           schedule.accesses_of(schedule.tasks[static_cast<std::size_t>(task)])) {
+        if (access.write) writes_[access.region.value].push_back({task, access});
+      }
+    }
+  }
+
+  /// The latest task before `reader`, in the step or else in the one before, that writes any of the
+  /// bytes; `from` is -1 if there is none.
+  [[nodiscard]] Trace::Flow last_before(int reader, const Access& read) const {
+    Trace::Flow flow{-1, reader, 0};
+    const auto found = writes_.find(read.region.value);
+    if (found == writes_.end()) return flow;
+    int latest = -count_;
+    for (const auto& [task, write] : found->second) {
+      const bool touches = write.offset < read.offset + read.bytes &&
+                           read.offset < write.offset + write.bytes && task != reader;
+      if (touches) latest = std::max(latest, task < reader ? task : task - count_);
+    }
+    if (latest == -count_) return flow;
+    flow.from = latest < 0 ? latest + count_ : latest;
+    flow.steps_back = latest < 0 ? 1 : 0;
+    return flow;
+  }
+
+ private:
+  int count_;
+  std::map<int, std::vector<std::pair<int, Access>>> writes_;
+};
+
+std::vector<Trace::Flow> flows_of(const plan::Schedule& schedule) {
+  const Writers writers(schedule);
+  std::set<Trace::Flow> flows;
+  for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
+    const Task& task = schedule.tasks[index];
+    for (const Access& access : schedule.accesses_of(task)) {
+      if (access.write && task.kind != TaskKind::update) continue;  // an update is in place
+      const Trace::Flow flow = writers.last_before(static_cast<int>(index), access);
+      if (flow.from < 0) continue;
+      if (schedule.tasks[static_cast<std::size_t>(flow.from)].lane != task.lane) flows.insert(flow);
+    }
+  }
+  return {flows.begin(), flows.end()};
+}
+
+/// The tasks from which on, and until which, something is in use.
+struct Lifetime {
+  int first = -1;
+  int last = -1;
+  void extend(int task) {
+    if (first < 0) first = task;
+    last = task;
+  }
+};
+
+class Counters {
+ public:
+  explicit Counters(const plan::Plan& plan) : plan_(plan) {
+    for (const auto& places : plan.state) {
+      for (const plan::Place& place : places) homes_.insert(place.region.value);
+    }
+    for (const plan::Place& place : plan.parameter) homes_.insert(place.region.value);
+    for (const RegionId region : plan.host_parameter) homes_.insert(region.value);
+    for (const RegionId region : plan.gradient) homes_.insert(region.value);
+  }
+
+  void add_to(Trace::Relations& relations) {
+    relations_ = &relations;
+    add_transients();
+    add_slots();
+    add_disk();
+  }
+
+ private:
+  int counter(std::string name, std::string series, std::uint64_t start) {
+    relations_->counters.push_back(
+        {std::move(name), std::move(series), static_cast<std::int64_t>(start)});
+    return static_cast<int>(relations_->counters.size()) - 1;
+  }
+  void hold(const Lifetime& life, int counter, std::int64_t amount) {
+    relations_->changes.push_back({life.first, false, counter, amount});
+    relations_->changes.push_back({life.last, true, counter, -amount});
+  }
+
+  void add_transients() {
+    const auto tasks = static_cast<std::int64_t>(plan_.training.tasks.size());
+    for (const Tier tier : {Tier::device, Tier::host}) {
+      std::uint64_t kept = 0;
+      for (const memory::Region& region : plan_.memory.regions()) {
+        if (region.tier == tier && region.persistent()) kept += region.bytes;
+      }
+      const std::string name = std::string(memory::name_of(tier)) + " bytes";
+      kept_[static_cast<std::size_t>(tier)] = counter(name, "kept", kept);
+      in_use_[static_cast<std::size_t>(tier)] = counter(name, "in use", 0);
+    }
+    for (const memory::Region& region : plan_.memory.regions()) {
+      if (region.persistent() || region.first_use >= tasks || region.tier == Tier::disk) continue;
+      hold({static_cast<int>(region.first_use), static_cast<int>(region.last_use)},
+           in_use_[static_cast<std::size_t>(region.tier)], static_cast<std::int64_t>(region.bytes));
+    }
+  }
+
+  /// Memory through which chunks pass: what their tasks touch and is nothing's home.
+  void add_slots() {
+    std::set<int> slots;
+    std::map<int, std::pair<Lifetime, std::set<int>>> chunks;
+    for (std::size_t index = 0; index < plan_.training.tasks.size(); ++index) {
+      const Task& task = plan_.training.tasks[index];
+      if (task.chunk < 0) continue;
+      for (const Access& access : plan_.training.accesses_of(task)) {
+        const memory::Region& region = plan_.memory.region(access.region);
+        if (region.tier != Tier::host || homes_.contains(access.region.value)) continue;
+        auto& [life, regions] = chunks[task.chunk];
+        life.extend(static_cast<int>(index));
+        regions.insert(access.region.value);
+        slots.insert(access.region.value);
+      }
+    }
+    if (chunks.empty()) return;
+    const auto host = static_cast<std::size_t>(Tier::host);
+    for (const int slot : slots) {
+      relations_->counters[static_cast<std::size_t>(kept_[host])].start -=
+          static_cast<std::int64_t>(plan_.memory.region(RegionId(slot)).bytes);
+    }
+    const int free =
+        counter("free chunk slots", "free",
+                std::min(chunks.size(), static_cast<std::size_t>(plan_.request.chunk_slots)));
+    for (const auto& [chunk, use] : chunks) {
+      std::int64_t bytes = 0;
+      for (const int region : use.second) {
+        bytes += static_cast<std::int64_t>(plan_.memory.region(RegionId(region)).bytes);
+      }
+      hold(use.first, in_use_[host], bytes);
+      hold(use.first, free, -1);
+    }
+  }
+
+  void add_disk() {
+    if (!plan_.uses_disk()) return;
+    const int read = counter("disk bytes under way", "read", 0);
+    const int written = counter("disk bytes under way", "written", 0);
+    for (std::size_t index = 0; index < plan_.training.tasks.size(); ++index) {
+      const Task& task = plan_.training.tasks[index];
+      if (task.bytes == 0 || (task.lane != Lane::disk_read && task.lane != Lane::disk_write)) {
+        continue;
+      }
+      const auto number = static_cast<int>(index);
+      hold({number, number}, task.lane == Lane::disk_read ? read : written,
+           static_cast<std::int64_t>(task.bytes));
+    }
+  }
+
+  const plan::Plan& plan_;
+  Trace::Relations* relations_ = nullptr;
+  std::set<int> homes_;
+  int kept_[memory::kTiers] = {};    ///< counters, by tier
+  int in_use_[memory::kTiers] = {};  ///< counters, by tier
+};
+
+}  // namespace
+
+Trace::Relations relations_of(const plan::Plan& plan) {
+  Trace::Relations relations;
+  relations.flows = flows_of(plan.training);
+  Counters(plan).add_to(relations);
+  return relations;
+}
+
+std::unique_ptr<Trace> make_trace(const plan::Plan& plan, StepRange range) {
+  std::vector<std::string> lanes;
+  for (int lane = 0; lane < plan::kLanes; ++lane) {
+    lanes.emplace_back(name_of(static_cast<Lane>(lane)));
+  }
+  const auto steps = static_cast<std::size_t>(range.last - range.first + 1);
+  return std::make_unique<Trace>(std::move(lanes), steps * plan.training.tasks.size(),
+                                 Trace::Steps{range.first, range.last}, relations_of(plan));
+}
+
+}  // namespace terrace::engine
