@@ -248,6 +248,12 @@ void PageStore::commit(Version version, std::span<const std::byte> run_state) {
   table_->end_commit(version);
 }
 
+void PageStore::discard() {
+  require(table_->extents() == 2, ErrorKind::internal,
+          "a store with one extent a page cannot drop what was written over it");
+  table_->discard();
+}
+
 PageStore::CommitTimes PageStore::last_commit() const {
   const std::scoped_lock lock(commit_mutex_);
   return last_commit_;

@@ -210,6 +210,17 @@ bool PageTable::has_uncommitted() const {
                                      [](const State& state) { return state.is_new; });
 }
 
+void PageTable::discard() {
+  const std::scoped_lock lock(mutex_);
+  require(writing_ == 0 && !committing_, ErrorKind::internal,
+          "what was written since the last commit is to be dropped, but {}",
+          committing_ ? "a commit is on" : "a page is being written");
+  for (State& state : states_) {
+    state.current = state.committed.extent;
+    state.is_new = false;
+  }
+}
+
 PageTable::Committed PageTable::next(std::size_t page, Version version) const {
   const std::scoped_lock lock(mutex_);
   const State& state = states_[page];

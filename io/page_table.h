@@ -54,6 +54,9 @@ class PageTable {
   /// With a version, the current contents become the committed ones.
   void end_commit(std::optional<Version> version);
   [[nodiscard]] bool has_uncommitted() const;
+  /// The committed contents become the current ones. Errors: `internal` when a page is being
+  /// written, or a commit is on.
+  void discard();
 
   /// A page's record for the manifest, and back. An extent of -1 means that it was never written.
   struct Committed {

@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::size_t kPagesInFlightMax = 1024;
 
+/// Whether the task is one about all pages, with none in flight.
+bool is_about_all_pages(const Task& task) {
+  return task.kind == TaskKind::commit || task.kind == TaskKind::settle;
+}
+
 }  // namespace
 
 HostLane::HostLane(Program& program, plan::Lane lane) : program_(program), lane_(lane) {
@@ -113,6 +118,7 @@ void SerialLane::run_tasks(const Run& run) {
 DiskLane::DiskLane(Program& program, plan::Lane lane, io::PageStore& store, Commit commit,
                    Skips skips)
     : HostLane(program, lane),
+      store_(store),
       channel_(store.open_channel({kPagesInFlightMax})),
       commit_(std::move(commit)),
       skips_(std::move(skips)),
@@ -130,7 +136,7 @@ void DiskLane::run_tasks(const Run& run) {
     const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
     // Transfers go on only while the channel is waited for: do that rather than wait for others.
     const int pages = static_cast<int>(moves_[static_cast<std::size_t>(index)].size());
-    while (in_flight_ > 0 && (!ready(task, run) || task.kind == TaskKind::commit ||
+    while (in_flight_ > 0 && (!ready(task, run) || is_about_all_pages(task) ||
                               in_flight_ + pages > static_cast<int>(kPagesInFlightMax))) {
       collect(run);
     }
@@ -142,7 +148,7 @@ void DiskLane::run_tasks(const Run& run) {
 
 void DiskLane::bind(int index) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
-  if (task.kind == TaskKind::commit) return;
+  if (is_about_all_pages(task)) return;
   // As many pages as slots, in the same order; or one slot for all pages, end to end.
   const memory::MemoryPlan& regions = program_.parts().plan.memory;
   std::vector<plan::Access> pages;
@@ -168,16 +174,24 @@ void DiskLane::complete(int index, const Run& run, std::int64_t begin_us) {
   program_.event(index).signal(run.sequence);
 }
 
-void DiskLane::begin(int index, const Run& run) {
+void DiskLane::finish_step(int index, const Run& run) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
   const std::int64_t begin_us = now_us();
   if (task.kind == TaskKind::commit) {
     commit_(run.sequence);
-    program_.times(run.sequence).of(lane_).busy_us += now_us() - begin_us;
-    return complete(index, run, begin_us);
+  } else if (skips_(run.sequence)) {
+    store_.discard();
   }
+  program_.times(run.sequence).of(lane_).busy_us += now_us() - begin_us;
+  complete(index, run, begin_us);
+}
+
+void DiskLane::begin(int index, const Run& run) {
+  const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
+  if (is_about_all_pages(task)) return finish_step(index, run);
+  const std::int64_t begin_us = now_us();
   const bool writes = task.kind == TaskKind::write_chunk;
-  if (writes && skips_(run.sequence)) {
+  if (writes && !program_.parts().plan.updates_before_decision && skips_(run.sequence)) {
     program_.trace(task, run.step, begin_us, begin_us);  // its slot is free again
     return program_.event(index).signal(run.sequence);
   }

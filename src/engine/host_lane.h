@@ -102,10 +102,13 @@ class DiskLane final : public HostLane {
   void run_tasks(const Run& run) override;
   void bind(int task);
   void begin(int task, const Run& run);
+  /// Commits, or drops what a skipped step has written.
+  void finish_step(int task, const Run& run);
   void complete(int task, const Run& run, std::int64_t begin_us);
   /// Takes completions, at least one.
   void collect(const Run& run);
 
+  io::PageStore& store_;
   std::unique_ptr<io::PageChannel> channel_;
   Commit commit_;
   Skips skips_;

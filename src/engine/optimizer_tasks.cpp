@@ -18,6 +18,8 @@ OptimizerTasks::OptimizerTasks(const Parts& parts, const OptimizerSetup& setup)
       optimizer_(setup.options, {setup.format, parts.plan.request.gradient,
                                  parts.model.compute_dtype(), setup.seed}),
       counter_(setup.skips_max) {
+  require(!parts.plan.updates_before_decision || setup.max_grad_norm == 0, ErrorKind::internal,
+          "the plan updates before the norm is known, but the gradients are to be clipped");
   std::int64_t next = 0;
   for (const shard::Flat& flat : parts.layout.flats()) {
     first_index_.push_back(next);
@@ -36,7 +38,7 @@ void OptimizerTasks::run(const Task& task, std::uint64_t sequence) {
     case TaskKind::decide:
       return decide(sequence);
     case TaskKind::update:
-      return update(task, outcome(sequence));
+      return update(task, parts_.plan.updates_before_decision ? undecided() : outcome(sequence));
     default:
       fail(ErrorKind::internal, "task \"{}\" is not the optimizer's", name_of(task.kind));
   }
@@ -87,6 +89,13 @@ void OptimizerTasks::decide(std::uint64_t sequence) {
   outcome.skipped_in_a_row = counter_.state().skipped_in_a_row;
   norm_ = optim::GradientNorm();
   nonfinite_parameter_.clear();
+}
+
+StepOutcome OptimizerTasks::undecided() const {
+  StepOutcome outcome;
+  outcome.learning_rate = setup_.schedule.rate(counter_.state().updates);
+  outcome.updates = counter_.next_update();
+  return outcome;
 }
 
 void OptimizerTasks::keep_parameter(const Task& task) {

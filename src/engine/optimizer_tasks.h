@@ -37,6 +37,9 @@ class OptimizerTasks {
   void add_norm(const plan::Task& task);
   void decide(std::uint64_t sequence);
   void update(const plan::Task& task, const StepOutcome& outcome);
+  /// What the step under way will have come to if it is not skipped: updates before the decision
+  /// are done with it.
+  [[nodiscard]] StepOutcome undecided() const;
   /// In a skipped step: where the parameter goes to the device through a slot, which holds another
   /// chunk's, it is made again from the master, whose rounding it is.
   void keep_parameter(const plan::Task& task);

@@ -58,6 +58,9 @@ plan::PlanRequest base_request(const Settings& settings, const model::Model& mod
        optim::state_entries(settings.optimizer.type, settings.optimizer.state)) {
     request.state.push_back({entry.kind, static_cast<int>(entry.bytes_per_parameter)});
   }
+  // fp16, whose loss is scaled, is not computed on the host device.
+  request.may_update_before_decision =
+      settings.optimizer.max_grad_norm == 0 && settings.placement.disk_extents == 2;
   request.update_reads_parameter = settings.optimizer.state.master == optim::MasterFormat::split;
   if (settings.placement.chunk_elements > 0) {
     request.chunk_elements = static_cast<std::int64_t>(

@@ -114,6 +114,9 @@ void Trainer::print_tables() const {
       {"kernels", setup_.ops->description()},
       {"threads", fmt::format("{} ({})", setup_.threads.threads, setup_.threads.reason)},
       {"placement", chosen_.placement},
+      {"updates", plan.updates_before_decision
+                      ? "under backward, each chunk when its gradient is final"
+                      : "under the next forward, when all gradients are known to be finite"},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen_.process_bytes),
                           format_bytes(chosen_.budget_bytes), chosen_.budget_source)},
       {"after a kill", plan.every_step_is_committed() && settings_.placement.disk_extents == 2

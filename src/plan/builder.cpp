@@ -40,6 +40,7 @@ void Builder::cut_chunks() {
                                                   static_cast<double>(layout_.elements()));
   std::int64_t before = 0;
   for (const shard::Flat& flat : layout_.flats()) {
+    first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
     for (std::int64_t first = 0; first < flat.elements; first += request_.chunk_elements) {
       const std::int64_t count = std::min(request_.chunk_elements, flat.elements - first);
       before += count;
@@ -48,6 +49,11 @@ void Builder::cut_chunks() {
       plan_.chunks.push_back({flat.id, {first, count}, tier});
     }
   }
+  first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
+  plan_.updates_before_decision =
+      request_.may_update_before_decision && parameters_on(Tier::disk) &&
+      std::ranges::all_of(plan_.chunks,
+                          [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
 }
 
 Tier Builder::gradient_tier() const {
@@ -84,8 +90,11 @@ void Builder::add_parameters() {
 void Builder::add_gradients() {
   const Tier tier = gradient_tier();
   for (const shard::Flat& flat : layout_.flats()) {
-    plan_.gradient.push_back(plan_.memory.add(
-        "gradients", tier, static_cast<std::uint64_t>(flat.elements) * size_of(request_.gradient)));
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(flat.elements) * size_of(request_.gradient);
+    plan_.gradient.push_back(plan_.updates_before_decision
+                                 ? add_transient("gradient slots", tier, bytes)
+                                 : plan_.memory.add("gradients", tier, bytes));
   }
   accumulators_.resize(static_cast<std::size_t>(unit_count()));
   for (int unit = 0; unit < unit_count(); ++unit) {
@@ -99,7 +108,6 @@ void Builder::add_gradients() {
 
 void Builder::add_state() {
   memory::MemoryPlan& memory = plan_.memory;
-  bool any_slot = false;
   for (const Chunk& chunk : plan_.chunks) {
     std::vector<Place> places;
     for (const StateElement& element : request_.state) {
@@ -110,9 +118,7 @@ void Builder::add_state() {
     plan_.state.push_back(std::move(places));
     const bool staged = parameters_on(Tier::device) && chunk.tier != Tier::device &&
                         !request_.update_reads_parameter;
-    const bool slot = chunk.tier == Tier::disk || parameters_on(Tier::disk) || staged;
-    slot_of_chunk_.push_back(slot ? 0 : -1);
-    any_slot = any_slot || slot;
+    needs_slot_.push_back(chunk.tier == Tier::disk || parameters_on(Tier::disk) || staged);
   }
   std::int64_t largest = 0;
   for (const Chunk& chunk : plan_.chunks) largest = std::max(largest, chunk.range.count);
@@ -122,15 +128,11 @@ void Builder::add_state() {
   plan_.transfer =
       memory.add("loading and saving", Tier::host,
                  plan_.transfer_bytes * static_cast<std::uint64_t>(plan_.transfer_pages));
-  if (!any_slot) return;
-  int next = 0;
-  bool state_passes = false;
-  for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
-    if (slot_of_chunk_[chunk] < 0) continue;
-    slot_of_chunk_[chunk] = next++ % request_.chunk_slots;
-    state_passes = state_passes || plan_.chunks[chunk].tier == Tier::disk;
-  }
-  for (int index = 0; index < std::min(next, request_.chunk_slots); ++index) {
+  if (plan_.updates_before_decision) decision_ = memory.add("losses", Tier::host, 1);
+  const auto passing = std::ranges::count(needs_slot_, true);
+  const bool state_passes = std::ranges::any_of(
+      plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
+  for (int index = 0; index < std::min<std::ptrdiff_t>(passing, request_.chunk_slots); ++index) {
     Slot slot;
     for (const StateElement& element : request_.state) {
       const auto bytes =

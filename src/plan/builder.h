@@ -57,6 +57,7 @@ class Builder {
   void emit_logits(const Visit& visit, std::size_t index);
   void emit_backward(const Visit& visit, std::size_t index, int micro_batch);
   void emit_gradient(int flat);
+  void emit_decision();
   void emit_chunk(int chunk);
 
   Task& emit(TaskKind kind, Lane lane, std::vector<Access> accesses);
@@ -99,7 +100,10 @@ class Builder {
   std::vector<std::vector<memory::RegionId>> accumulators_;
   std::vector<std::vector<memory::RegionId>> fetched_;  ///< [visit][position in flats_of_unit]
   std::vector<Slot> slots_;
-  std::vector<int> slot_of_chunk_;  ///< -1: needs none
+  std::vector<bool> needs_slot_;                  ///< [chunk]
+  std::size_t next_slot_ = 0;                     ///< chunks take the slots in turn
+  std::vector<int> first_chunk_;                  ///< [flat], and the end
+  memory::RegionId decision_{memory::kNoRegion};  ///< where updates come before the decision
 };
 
 }  // namespace terrace::plan

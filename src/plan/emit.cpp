@@ -9,13 +9,6 @@ namespace terrace::plan {
 using memory::RegionId;
 using memory::Tier;
 
-namespace {
-
-/// About as many tasks as one unit's backward with its gradients has.
-constexpr std::int64_t kStoreSlackTasks = 8;
-
-}  // namespace
-
 std::vector<Builder::Visit> Builder::training_visits() const {
   std::vector<Visit> visits;
   const int head = unit_count() - 1;
@@ -63,14 +56,29 @@ void Builder::emit_training() {
   emit(TaskKind::store_loss, Lane::d2h,
        {whole(plan_.host_losses, true), whole(device_losses_, false)})
       .bytes = plan_.memory.region(device_losses_).bytes;
-  // The decision is ordered behind the norms of all flats by its lane.
-  emit(TaskKind::decide, Lane::optimizer, {whole(plan_.host_losses, false)});
-  for (int chunk = 0; chunk < static_cast<int>(plan_.chunks.size()); ++chunk) emit_chunk(chunk);
+  emit_decision();
+}
 
+void Builder::emit_decision() {
   std::vector<Access> pages;
   for (std::size_t index = 0; index < plan_.memory.regions().size(); ++index) {
     const RegionId region(static_cast<int>(index));
     if (plan_.memory.region(region).tier == Tier::disk) pages.push_back(whole(region, false));
+  }
+  // The decision is ordered behind the norms of all flats by its lane.
+  std::vector<Access> decision = {whole(plan_.host_losses, false)};
+  if (plan_.updates_before_decision) {
+    decision.push_back(whole(decision_, true));
+    emit(TaskKind::decide, Lane::optimizer, std::move(decision));
+    std::vector<Access> dropped = {whole(decision_, false)};
+    for (Access page : pages) {
+      page.write = true;
+      dropped.push_back(page);
+    }
+    emit(TaskKind::settle, Lane::disk_write, std::move(dropped));
+  } else {
+    emit(TaskKind::decide, Lane::optimizer, std::move(decision));
+    for (int chunk = 0; chunk < static_cast<int>(plan_.chunks.size()); ++chunk) emit_chunk(chunk);
   }
   if (!pages.empty()) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
 }
@@ -135,7 +143,13 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
         visit.pass == Visit::Pass::head || visit.pass == Visit::Pass::backward;
     if (!final || !has_gradients) continue;
     for (const int flat : layout_.flats_of_unit(visit.unit)) {
-      if (layout_.flat(flat).unit == visit.unit) emit_gradient(flat);
+      if (layout_.flat(flat).unit != visit.unit) continue;
+      emit_gradient(flat);
+      if (!plan_.updates_before_decision) continue;
+      const auto number = static_cast<std::size_t>(flat);
+      for (int chunk = first_chunk_[number]; chunk < first_chunk_[number + 1]; ++chunk) {
+        emit_chunk(chunk);
+      }
     }
   }
 }
@@ -276,8 +290,7 @@ void Builder::emit_chunk(int chunk_index) {
   const auto index = static_cast<std::size_t>(chunk_index);
   const Chunk& chunk = plan_.chunks[index];
   const auto flat = static_cast<std::size_t>(chunk.flat);
-  const int slot_index = slot_of_chunk_[index];
-  const Slot* slot = slot_index < 0 ? nullptr : &slots_[static_cast<std::size_t>(slot_index)];
+  const Slot* slot = needs_slot_[index] ? &slots_[next_slot_++ % slots_.size()] : nullptr;
   const bool on_disk = chunk.tier == Tier::disk;
 
   // Where the update finds the states, and where it puts the parameter.

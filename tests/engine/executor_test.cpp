@@ -68,6 +68,7 @@ class Rig {
     if (faults != nullptr) arm_(*faults);
     OptimizerSetup setup;
     setup.schedule = learning_rate_schedule({}, 100, 1e-2);
+    setup.max_grad_norm = 0;
     Executor executor({*device, *ops_, model_, layout_, plan_, memory, store.get()}, setup,
                       [](const StepOutcome&) { return std::string("state"); });
     std::vector<StepResult> results;
@@ -153,6 +154,15 @@ std::vector<plan::PlanRequest> requests() {
       list.push_back(request);
       ++number;
     }
+  }
+  // Each chunk as soon as its gradient is final.
+  for (const auto order : {plan::MicroBatchOrder::unit_major, plan::MicroBatchOrder::batch_major}) {
+    plan::PlanRequest request = small_request();
+    request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+    request.may_update_before_decision = true;
+    request.order = order;
+    request.prefetch_units = 2;
+    list.push_back(request);
   }
   return list;
 }

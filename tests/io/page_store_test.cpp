@@ -163,6 +163,27 @@ TEST_P(PageStoreTest, a_page_that_is_not_rewritten_keeps_its_committed_contents)
   }
 }
 
+TEST_P(PageStoreTest, a_discard_brings_the_committed_contents_back) {
+  {
+    const auto store = create();
+    write_all(*store, 1);
+    store->commit(Version(1), {});
+    write_all(*store, 2);
+    expect_all(*store, 2);
+    store->discard();
+    expect_all(*store, 1);
+    store->commit(Version(2), {});  // of a step that changed nothing
+    write_all(*store, 3);
+    store->discard();
+  }
+  const auto store = open();
+  EXPECT_EQ(store->committed_version(), Version(2));
+  expect_all(*store, 1);
+  write_all(*store, 4);
+  store->commit(Version(4), {});
+  expect_all(*store, 4);
+}
+
 TEST_P(PageStoreTest, checksums_given_by_the_caller_are_those_of_the_blocks) {
   const auto store = create();
   const PageSpec page = specs()[7];
@@ -225,6 +246,7 @@ TEST_P(PageStoreTest, one_extent_a_page_admits_that_it_was_torn) {
     const auto store = create();
     write_all(*store, 1);
     store->commit(Version(1), {});
+    EXPECT_THROW(store->discard(), Error);
   }
   {
     const auto store = open();
@@ -252,6 +274,7 @@ TEST_P(PageStoreTest, misuse_is_refused) {
   channel->write(specs()[8].id, source.span(), 0);
   EXPECT_THROW(store->commit(Version(1), {}), Error);                    // a write is in flight
   EXPECT_THROW(channel->write(specs()[8].id, source.span(), 0), Error);  // of the same page
+  EXPECT_THROW(store->discard(), Error);                                 // a write is in flight
   finish(*channel);
   store->commit(Version(1), {});
   EXPECT_THROW(store->commit(Version(1), {}), Error);  // not above the last version

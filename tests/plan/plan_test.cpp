@@ -50,6 +50,12 @@ class PlanTest : public testing::Test {
     request.update_reads_parameter = true;
     return request;
   }
+  /// All that changes is on disk with two extents a page, and nothing is clipped.
+  [[nodiscard]] static PlanRequest early_request() {
+    PlanRequest request = PlanTest::request();
+    request.may_update_before_decision = true;
+    return request;
+  }
   [[nodiscard]] Plan make(const PlanRequest& request) const {
     return make_plan(model_, layout_, request);
   }
@@ -89,6 +95,9 @@ template <class Function>
 void for_each_request(const PlanRequest& base, Function&& function) {
   PlanRequest request = base;
   for (const Placement& placement : placements()) {
+    const bool all_on_disk = placement.parameters == Tier::disk && placement.state == Tier::disk &&
+                             placement.state_resident == 0;
+    if (base.may_update_before_decision && !all_on_disk) continue;  // the same plan
     for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
       for (const int micro_batches : {1, 3}) {
         for (const bool recompute : {true, false}) {
@@ -112,18 +121,19 @@ void for_each_request(const PlanRequest& base, Function&& function) {
 
 TEST_F(PlanTest, every_plan_of_the_product_is_packed_and_safe) {
   int plans = 0;
-  for (const PlanRequest& base : {request(), split_request()}) {
+  for (const PlanRequest& base : {request(), split_request(), early_request()}) {
     for_each_request(base, [&](const PlanRequest& request) {
       if (HasFailure()) return;
       SCOPED_TRACE(describe(request));
       const Plan plan = make(request);
+      EXPECT_EQ(plan.updates_before_decision, request.may_update_before_decision);
       memory::expect_packed(plan.memory);
       EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
       EXPECT_THAT(check(plan.evaluation, plan.memory), IsEmpty());
       ++plans;
     });
   }
-  EXPECT_EQ(plans, 2 * 18 * 2 * 2 * 2 * 3 * 2);
+  EXPECT_EQ(plans, (2 * 18 + 1) * 2 * 2 * 2 * 3 * 2);
 }
 
 /// What DESIGN's "Bytes" says a step moves, from the layout alone.
@@ -194,7 +204,7 @@ std::uint64_t bytes_on(const Plan& plan, Lane lane) {
 }
 
 TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
-  for (const PlanRequest& base : {request(), split_request()}) {
+  for (const PlanRequest& base : {request(), split_request(), early_request()}) {
     for_each_request(base, [&](const PlanRequest& request) {
       if (HasFailure()) return;
       SCOPED_TRACE(describe(request));
@@ -211,24 +221,25 @@ TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
 }
 
 TEST_F(PlanTest, in_unit_major_order_accumulation_moves_no_more_parameters_and_gradients) {
-  for (const Tier parameters : {Tier::host, Tier::disk}) {
-    std::vector<std::uint64_t> down;
-    std::vector<std::uint64_t> up;
+  constexpr std::uint64_t kLoss = 8;
+  for (const Placement& placement : placements()) {
+    PlanRequest request = early_request();
+    request.placement = placement;
+    request.order = MicroBatchOrder::unit_major;
+    SCOPED_TRACE(describe(request));
+    std::vector<std::array<std::uint64_t, 4>> moved;
     for (const int micro_batches : {1, 2, 4, 8}) {
-      PlanRequest request = PlanTest::request();
-      request.placement = {parameters, Tier::disk, Tier::host, 0};
-      request.order = MicroBatchOrder::unit_major;
       request.micro_batches = micro_batches;
       const Plan plan = make(request);
-      const auto count = static_cast<std::uint64_t>(micro_batches);
-      down.push_back(bytes_on(plan, Lane::d2h) - count * 8);
-      up.push_back(bytes_on(plan, Lane::h2d));
-      EXPECT_EQ(bytes_on(plan, Lane::d2h) - count * 8,
-                static_cast<std::uint64_t>(layout_.elements()) * 2)
-          << "2 bytes a parameter down";
+      moved.push_back(
+          {bytes_on(plan, Lane::h2d),
+           bytes_on(plan, Lane::d2h) - static_cast<std::uint64_t>(micro_batches) * kLoss,
+           bytes_on(plan, Lane::disk_read), bytes_on(plan, Lane::disk_write)});
     }
-    EXPECT_THAT(down, testing::Each(down.front()));
-    EXPECT_THAT(up, testing::Each(up.front()));
+    EXPECT_THAT(moved, testing::Each(moved.front()));
+    const bool leave = placement.state != Tier::device;
+    EXPECT_EQ(moved.front()[1], leave ? static_cast<std::uint64_t>(layout_.elements()) * 2 : 0)
+        << "2 bytes a parameter down, or none";
   }
 }
 
@@ -249,6 +260,15 @@ std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32, const Pl
       list.push_back(request);
       ++number;
     }
+  }
+  for (PlanRequest request : {fp32, split}) {
+    request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+    request.may_update_before_decision = true;
+    request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
+    request.prefetch_units = 1 + number % 2;
+    request.chunk_slots = 2;
+    list.push_back(request);
+    ++number;
   }
   return list;
 }
@@ -338,6 +358,47 @@ TEST_F(PlanTest, chunks_cover_each_flat_once_in_order_and_the_resident_ones_come
   const std::int64_t half = layout_.elements() / 2;
   EXPECT_LE(resident, half);
   EXPECT_GT(resident, half - request.chunk_elements);
+}
+
+TEST_F(PlanTest, an_update_before_the_decision_drops_gradients_and_holds_the_next_step_back) {
+  PlanRequest request = early_request();
+  request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+  const Plan early = make(request);
+  request.may_update_before_decision = false;
+  const Plan late = make(request);
+  const auto elements = static_cast<std::uint64_t>(layout_.elements());
+  EXPECT_LT(early.memory.bytes(Tier::host), late.memory.bytes(Tier::host) - elements * 2 / 2)
+      << "of the gradients, of two bytes an element, no more than the largest flats are held";
+
+  // Each chunk's update comes right behind its gradient's norm: before the decision and before the
+  // backward of the units below.
+  const auto& tasks = early.training.tasks;
+  const auto position = [&](auto&& matches) {
+    return std::ranges::find_if(tasks, matches) - tasks.begin();
+  };
+  const auto decided = position([](const Task& task) { return task.kind == TaskKind::decide; });
+  const auto settled = position([](const Task& task) { return task.kind == TaskKind::settle; });
+  EXPECT_EQ(settled, decided + 1);
+  for (std::size_t chunk = 0; chunk < early.chunks.size(); ++chunk) {
+    const auto updated = position([&](const Task& task) {
+      return task.kind == TaskKind::update && task.chunk == static_cast<int>(chunk);
+    });
+    const int unit = layout_.flat(early.chunks[chunk].flat).unit;
+    const auto below = position(
+        [&](const Task& task) { return task.kind == TaskKind::backward && task.unit == unit - 1; });
+    EXPECT_LT(updated, decided);
+    if (unit > 0) {
+      EXPECT_LT(updated, below);
+    }
+  }
+  // What the next step reads may be dropped until this one is settled.
+  const auto waits_for_it = [&](const Task& task) {
+    const Wait wait{static_cast<int>(settled), 1};
+    return std::ranges::count(early.training.waits_of(task), wait) > 0;
+  };
+  const auto first_read =
+      position([](const Task& task) { return task.kind == TaskKind::read_parameter; });
+  EXPECT_TRUE(waits_for_it(tasks[static_cast<std::size_t>(first_read)]));
 }
 
 TEST_F(PlanTest, a_step_is_committed_when_all_that_it_changes_is_in_the_store) {

@@ -127,6 +127,11 @@ class PageStore {
   /// at one of the two versions, never between. `usage` when the run state is too large.
   void commit(Version version, std::span<const std::byte> run_state);
 
+  /// Drops everything written since the last commit: each page's current contents are its committed
+  /// ones again, and none if it has none. Moves no data. Two extents a page; no write is in flight.
+  /// Errors: `internal`.
+  void discard();
+
   /// What the last commit spent, for metrics.
   struct CommitTimes {
     double flush_seconds = 0;

@@ -36,6 +36,14 @@ struct Placement {
 /// `generate` ends in the logits of one position instead of a loss.
 enum class Purpose { train, evaluate, generate };
 
+/// Note on updates before the decision. A step is decided when the last gradient is known to be
+/// finite. A chunk may be updated before that only out of place, so that a skipped step can drop
+/// the new version. Where parameters and all state are on disk with two extents a page, and without
+/// clipping, every chunk is updated as soon as its gradient is final, under backward, and written
+/// to its other extent; its gradient is dropped. `settle` then drops the new version of a skipped
+/// step, and nothing reads a page of the next step before it. In all other placements, where some
+/// of a chunk is updated in place, updates wait for the decision and gradients are kept until then.
+
 /// What a plan is made for.
 struct PlanRequest {
   Purpose purpose = Purpose::train;
@@ -47,6 +55,9 @@ struct PlanRequest {
   std::vector<StateElement> state;
   /// The update reads the parameter it writes (the `split` format).
   bool update_reads_parameter = false;
+  /// The caller neither clips nor scales the loss, and pages have two extents: see "Note on updates
+  /// before the decision".
+  bool may_update_before_decision = false;
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
@@ -94,6 +105,8 @@ struct Plan {
   memory::RegionId transfer;
   std::uint64_t transfer_bytes = 0;
   int transfer_pages = 0;
+  /// See "Note on updates before the decision".
+  bool updates_before_decision = false;
 
   [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
   /// Whether all state that a step changes is in the store, so that its commit saves the run.

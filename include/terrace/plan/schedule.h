@@ -47,11 +47,14 @@ enum class TaskKind : std::uint8_t {
   store_gradient,   ///< d2h: w host gradient, r device gradient
   store_loss,       ///< d2h: w host losses or logits, r those of the device
   norm,             ///< optimizer: partial sums of squares of a flat. r gradient
-  decide,           ///< optimizer: the norm, the clip factor, skip or not. r host losses
-  read_chunk,       ///< disk-read: w slots of the state kinds, r pages
-  update,           ///< optimizer: w states, w parameter, r gradient
+  decide,      ///< optimizer: the norm, the clip factor, skip or not. r host losses, w decision
+               ///< where the updates come before it
+  read_chunk,  ///< disk-read: w slots of the state kinds, r pages
+  update,      ///< optimizer: w states, w parameter, r gradient
   store_parameter,  ///< h2d: an updated chunk's parameters. w device parameter, r host slot
   write_chunk,      ///< disk-write: w pages, r slots
+  settle,           ///< disk-write: drops what a skipped step has written before it was decided.
+                    ///< r decision, w all pages
   commit,           ///< disk-write: r all pages
 };
 [[nodiscard]] std::string_view name_of(TaskKind kind);
