@@ -32,7 +32,7 @@ std::int64_t most_chunk_tokens(const Config& config) {
   const std::int64_t row_bytes = logits_stride(config.vocab_size) * 4;
   const std::int64_t tokens =
       std::max(kLogitsBytes / row_bytes, std::min(config.hidden_size, kEnoughTokens));
-  return tokens / kChunkMultiple * kChunkMultiple;
+  return std::max(kChunkMultiple, tokens / kChunkMultiple * kChunkMultiple);
 }
 
 }  // namespace
