@@ -2,12 +2,16 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "subcommand.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/planning.h"
+#include "terrace/engine/profile.h"
 #include "terrace/engine/run_setup.h"
+#include "terrace/engine/step.h"
+#include "terrace/plan/simulate.h"
 
 namespace terrace::tools {
 namespace {
@@ -24,8 +28,73 @@ std::uint64_t copies(const engine::Settings& settings, memory::Tier tier) {
                                     : 1;
 }
 
-std::string as_json(const engine::Settings& settings, const engine::RunSetup& setup,
-                    const engine::ChosenPlan& chosen) {
+/// A plan and all that is said with it.
+struct PlanReport {
+  const engine::Settings& settings;
+  const engine::RunSetup& setup;
+  const engine::ChosenPlan& chosen;
+  std::string profile = {};  ///< the name of the one that the prediction is made with
+  std::optional<plan::Prediction> prediction = std::nullopt;
+
+  /// A step's, of all ranks.
+  [[nodiscard]] std::int64_t tokens() const {
+    return settings.batch.train.value_or(0) * sequence();
+  }
+  [[nodiscard]] double tokens_per_second() const {
+    return static_cast<double>(tokens()) / prediction->step_seconds;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t sequence() const { return chosen.plan.request.micro_batch.sequence; }
+};
+
+Json prediction_json(const PlanReport& report) {
+  if (!report.prediction) return nullptr;
+  Json busy = Json::object();
+  Json waited = Json::object();
+  for (int index = 0; index < plan::kLanes; ++index) {
+    const auto lane = static_cast<plan::Lane>(index);
+    busy[std::string(name_of(lane))] = report.prediction->of(lane).busy_seconds;
+    waited[std::string(name_of(lane))] =
+        report.prediction->waited_seconds[static_cast<std::size_t>(index)];
+  }
+  return {{"profile", report.profile},
+          {"step_seconds", report.prediction->step_seconds},
+          {"tokens_per_second", report.tokens_per_second()},
+          {"busiest", name_of(report.prediction->busiest())},
+          {"busy_seconds", busy},
+          {"compute_waits_seconds", waited}};
+}
+
+std::string prediction_table(const PlanReport& report) {
+  if (!report.prediction) {
+    return fmt::format(
+        "\nTime unknown: give --profile FILE, which terrace bench all --profile FILE writes on the "
+        "machine meant, or a name of assumed figures ({})\n",
+        engine::known_profiles());
+  }
+  const plan::Prediction& prediction = *report.prediction;
+  const auto share = [&](double seconds) {
+    return fmt::format("{:.0f} %", seconds / prediction.step_seconds * 100);
+  };
+  std::vector<std::vector<std::string>> rows = {{"  lane", "busy", "of the step", "kept compute"}};
+  for (int index = 0; index < plan::kLanes; ++index) {
+    const auto lane = static_cast<plan::Lane>(index);
+    const double busy = prediction.of(lane).busy_seconds;
+    if (busy == 0) continue;
+    const double waited = prediction.waited_seconds[static_cast<std::size_t>(index)];
+    rows.push_back({fmt::format("  {}", name_of(lane)), format_duration(busy), share(busy),
+                    waited > 0 ? format_duration(waited) : ""});
+  }
+  constexpr std::array<std::size_t, 3> right = {1, 2, 3};
+  return fmt::format("\nPredicted step: {}, {} tokens/s, bound by {}\n  profile: {}\n{}",
+                     format_duration(prediction.step_seconds),
+                     format_count(static_cast<std::uint64_t>(report.tokens_per_second())),
+                     name_of(prediction.busiest()), report.profile, engine::aligned(rows, right));
+}
+
+std::string as_json(const PlanReport& report) {
+  const auto& [settings, setup, chosen, profile, prediction] = report;
   Json tiers = Json::object();
   const memory::MemoryPlan& memory = chosen.plan.memory;
   for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
@@ -49,6 +118,7 @@ std::string as_json(const engine::Settings& settings, const engine::RunSetup& se
               {"placement", chosen.placement},
               {"tiers", tiers},
               {"bytes_per_step", moved},
+              {"prediction", prediction_json(report)},
               {"process_bytes", chosen.process_bytes},
               {"budget_bytes", chosen.budget_bytes},
               {"budget_source", chosen.budget_source}}
@@ -56,8 +126,8 @@ std::string as_json(const engine::Settings& settings, const engine::RunSetup& se
          "\n";
 }
 
-std::string as_text(const engine::Settings& settings, const engine::RunSetup& setup,
-                    const engine::ChosenPlan& chosen) {
+std::string as_text(const PlanReport& report) {
+  const auto& [settings, setup, chosen, profile, prediction] = report;
   const model::BatchShape batch = chosen.plan.request.micro_batch;
   std::vector<engine::Fact> facts = {
       {"model",
@@ -76,9 +146,10 @@ std::string as_text(const engine::Settings& settings, const engine::RunSetup& se
   }
   constexpr std::array<std::size_t, 1> right = {1};
   return fmt::format(
-      "{}\nMemory\n{}{}", engine::settings_table(facts),
+      "{}\nMemory\n{}{}{}", engine::settings_table(facts),
       engine::memory_table(chosen.plan, static_cast<int>(settings.placement.disk_extents)),
-      moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right));
+      moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right),
+      prediction_table(report));
 }
 
 }  // namespace
@@ -91,6 +162,12 @@ int run_plan(Context& context, const Arguments& arguments) {
   table.add({.flags = {"json"},
              .field = engine::field(json),
              .help = "write the plan as one JSON object"});
+  std::string profile_source;
+  table.add({.flags = {"profile"},
+             .field = engine::field(profile_source),
+             .help = "predict the step's time from this file of terrace bench all, or from assumed "
+                     "figures: " +
+                     engine::known_profiles()});
   if (!parse(context, table, "terrace plan --model DIR|PRESET [OPTION ...]", arguments)) return 0;
   engine::finalize(settings);
   require(!settings.model.empty(), ErrorKind::usage,
@@ -102,7 +179,15 @@ int run_plan(Context& context, const Arguments& arguments) {
     settings.optimizer.learning_rate = setup.source.learning_rate;
   }
   const engine::ChosenPlan chosen = engine::choose_plan(settings, *setup.model, *setup.layout);
-  print(json ? as_json(settings, setup, chosen) : as_text(settings, setup, chosen));
+  PlanReport report{settings, setup, chosen};
+  if (!profile_source.empty()) {
+    const plan::HardwareProfile profile = engine::find_profile(profile_source);
+    report.profile = profile.name;
+    report.prediction =
+        plan::simulate(chosen.plan.training, profile,
+                       {.compute = setup.dtype, .steps_in_flight = engine::kStepsInFlight});
+  }
+  print(json ? as_json(report) : as_text(report));
   return 0;
 }
 

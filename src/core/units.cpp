@@ -50,6 +50,7 @@ std::string format_count(std::uint64_t count) {
 }
 
 std::string format_duration(double seconds) {
+  if (seconds > 0 && seconds < 0.01) return fmt::format("{:.2f} ms", seconds * 1e3);
   if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));

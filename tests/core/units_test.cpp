@@ -61,6 +61,8 @@ TEST(FormatBytes, always_carries_its_unit) {
 }
 
 TEST(FormatDuration, changes_unit_where_people_do) {
+  EXPECT_EQ(format_duration(0.0025), "2.50 ms");
+  EXPECT_EQ(format_duration(0), "0 ms");
   EXPECT_EQ(format_duration(0.25), "250 ms");
   EXPECT_EQ(format_duration(3.25), "3.2 s");
   EXPECT_EQ(format_duration(250), "4 min 10 s");

@@ -141,6 +141,30 @@ TEST(Program, plans_a_preset_without_touching_weights_or_disks) {
   EXPECT_THAT(json.out, AllOf(StartsWith("{"), HasSubstr("\"bytes_per_step\"")));
 }
 
+TEST(Program, a_plan_predicts_its_step_from_a_profile_and_names_it) {
+  const std::string without = run({"plan", "--model", "tiny"}).out;
+  EXPECT_THAT(without, AllOf(HasSubstr("Time unknown"), HasSubstr("terrace bench all")));
+  const Result assumed = run({"plan", "--model", "tiny", "--bf16", "--profile", "h200"});
+  EXPECT_EQ(assumed.code, 0) << assumed.err;
+  EXPECT_THAT(assumed.out, AllOf(HasSubstr("Predicted step"), HasSubstr("profile: assumed")));
+
+  const std::string file = std::filesystem::temp_directory_path() /
+                           ("terrace-profile-" + std::to_string(getpid()) + ".json");
+  const Result measured = run({"bench", "all", "--profile", file, "--model", "tiny", "--rows", "1",
+                               "--sequence", "32", "--parameters", "4096", "--repetitions", "1"});
+  EXPECT_EQ(measured.code, 0) << measured.err;
+  EXPECT_THAT(measured.out, AllOf(HasSubstr("host to device"), HasSubstr("not measured")));
+  const Result json = run({"plan", "--model", "tiny", "--json", "--profile", file});
+  EXPECT_EQ(json.code, 0) << json.err;
+  EXPECT_THAT(json.out, AllOf(HasSubstr("\"profile\": \"measured on "), HasSubstr("\"busiest\"")));
+  // Its drives were not measured, so that a plan with a disk has no time.
+  const Result disk = run({"plan", "--model", "tiny", "--offload_optimizer", "nvme", "--swap",
+                           "/tmp", "--profile", file});
+  expect_one_sentence(disk, 2);
+  EXPECT_THAT(disk.err, HasSubstr("disk_read_bytes_per_second"));
+  std::filesystem::remove(file);
+}
+
 TEST(Program, a_plan_over_its_budget_is_exit_code_3_and_names_both_figures) {
   const Result result = run({"plan", "--model", "small", "--host_memory", "1M"});
   expect_one_sentence(result, 3);

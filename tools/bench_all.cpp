@@ -1,0 +1,104 @@
+#include "bench_all.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "terrace/core/clock.h"
+#include "terrace/core/units.h"
+#include "terrace/engine/report.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+/// Where optimizer and compute run on the same cores, each gets about half of them.
+constexpr double kSharedCores = 0.5;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+void add_compute(const ComputeBench& bench, plan::HardwareProfile& profile) {
+  for (const StepBench& step : bench.steps) {
+    auto& rate =
+        step.dtype == "bf16" ? profile.bf16_flops_per_second : profile.fp32_flops_per_second;
+    rate = step.gflops * kGiga;
+  }
+}
+
+/// The rate of a pass over `bytes` that ended with a commit, without it.
+double without_commit(double rate, double bytes, double commit_seconds) {
+  const double seconds = bytes / rate - commit_seconds;
+  return seconds > 0 ? bytes / seconds : rate;
+}
+
+void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
+  const auto bytes = static_cast<double>(bench.options.size);
+  profile.commit_seconds = bench.flush_seconds + bench.manifest_seconds;
+  const double read = bench.read_gb_per_s.median * kGiga;
+  const double write =
+      without_commit(bench.write_gb_per_s.median * kGiga, bytes, profile.commit_seconds);
+  const double mixed =
+      without_commit(bench.mixed_gb_per_s.median * kGiga, bytes, profile.commit_seconds);
+  profile.disk_read_bytes_per_second = read;
+  profile.disk_write_bytes_per_second = write;
+  profile.disk_mixed_factor = plan::mixed_factor(read, write, mixed);
+}
+
+}  // namespace
+
+plan::HardwareProfile bench_all(const AllBenchOptions& options, Log& log) {
+  plan::HardwareProfile profile;
+  const auto device = device::make_host_device();
+  log.info("measuring copies");
+  const CopyBench copy = bench_copy(*device, options.copy);
+  profile.h2d_bytes_per_second = copy.h2d_gb_per_s * kGiga;
+  profile.d2h_bytes_per_second = copy.d2h_gb_per_s * kGiga;
+  profile.device_bytes_per_second = copy.device_gb_per_s * kGiga;
+  profile.task_seconds = copy.task_seconds;
+  log.info("measuring the optimizer");
+  profile.optimizer_bytes_per_second = bench_optimizer(options.optimizer).front().gb_per_s * kGiga;
+  if (device->memory_is_host()) profile.shared_cores_factor = kSharedCores;
+  log.info("measuring forward and backward of {}", options.compute.model);
+  const ComputeBench compute = bench_compute(options.compute);
+  add_compute(compute, profile);
+  if (!options.disk.paths.empty()) {
+    log.info("measuring the drives");
+    add_disk(bench_disk(options.disk, log), profile);
+  }
+  profile.name = fmt::format("measured on {}, {}, {}", host_name(), compute.machine, utc_now());
+  return profile;
+}
+
+std::string to_table(const plan::HardwareProfile& profile) {
+  std::vector<std::vector<std::string>> rows;
+  const auto bytes = [&](const char* name, std::optional<double> rate) {
+    rows.push_back({name, rate ? format_rate(*rate) : "not measured"});
+  };
+  const auto flops = [&](const char* name, std::optional<double> rate) {
+    rows.push_back({name, rate ? fmt::format("{:.1f} GFLOP/s", *rate / kGiga) : "not measured"});
+  };
+  bytes("  host to device", profile.h2d_bytes_per_second);
+  bytes("  device to host", profile.d2h_bytes_per_second);
+  bytes("  within the device", profile.device_bytes_per_second);
+  bytes("  optimizer", profile.optimizer_bytes_per_second);
+  flops("  compute, bf16", profile.bf16_flops_per_second);
+  flops("  compute, fp32", profile.fp32_flops_per_second);
+  bytes("  disk read", profile.disk_read_bytes_per_second);
+  bytes("  disk write", profile.disk_write_bytes_per_second);
+  if (profile.disk_read_bytes_per_second) {
+    rows.push_back({"  beside the other, disks keep",
+                    fmt::format("{:.0f} %", profile.disk_mixed_factor * 100)});
+    rows.push_back({"  a commit", format_duration(profile.commit_seconds)});
+  }
+  rows.push_back(
+      {"  a task beside its work", fmt::format("{:.1f} us", profile.task_seconds * 1e6)});
+  return profile.name + "\n" + engine::aligned(rows);
+}
+
+}  // namespace terrace::tools
