@@ -200,7 +200,6 @@ int run_all(Context& context, const Arguments& arguments) {
   AllBenchOptions options;
   options.optimizer.parameters = std::int64_t{1} << 26;
   options.optimizer.states.resize(1);
-  options.compute.products = false;
   std::string file;
   std::vector<std::string> paths;
   int threads = 0;

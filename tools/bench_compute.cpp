@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
@@ -64,95 +65,50 @@ class Bench {
   std::unique_ptr<kernels::Ops> ops_;
 };
 
-struct NamedProduct {
-  std::string name;
-  kernels::MatmulArgs args;
+/// "aT b += target": how a product's operands lie and what is added.
+std::string form_of(const kernels::MatmulArgs& args) {
+  std::string form = args.a_transposed ? "aT " : "a ";
+  form += args.b_transposed ? "bT" : "b";
+  if (args.bias) form += " + bias";
+  if (args.residual) form += " + residual";
+  if (args.accumulate) form += " + target";
+  return form;
+}
+
+/// oneDNN's plain product of the size and dtypes of another, with memory of its own.
+class PlainProduct {
+ public:
+  PlainProduct(const Bench& bench, const kernels::MatmulArgs& like) : bench_(bench) {
+    args_.m = like.m;
+    args_.n = like.n;
+    args_.k = like.k;
+    args_.a.dtype = args_.b.dtype = like.a.dtype;
+    args_.target.dtype = like.target.dtype;
+    args_.a.data = allocate(args_.m * args_.k, like.a.dtype);
+    args_.b.data = allocate(args_.k * args_.n, like.b.dtype);
+    args_.target.data = allocate(args_.m * args_.n, like.target.dtype);
+    buffers_.push_back(bench.allocate(bench.ops().matmul_scratch_bytes(args_)));
+    args_.scratch = buffers_.back().pointer();
+  }
+
+  /// Seconds of one call.
+  [[nodiscard]] double run() const {
+    constexpr int kCalls = 3;
+    return bench_.seconds_of([&] {
+      for (int call = 0; call < kCalls; ++call) bench_.ops().matmul(bench_.stream(), args_);
+    }) / kCalls;
+  }
+
+ private:
+  device::Pointer allocate(std::int64_t elements, DType dtype) {
+    buffers_.push_back(bench_.allocate(static_cast<std::uint64_t>(elements) * size_of(dtype)));
+    return buffers_.back().pointer();
+  }
+
+  const Bench& bench_;
+  kernels::MatmulArgs args_;
+  std::vector<Buffer> buffers_;
 };
-
-/// The three products of each of the model's matrices, in their layouts.
-std::vector<NamedProduct> products_of(const model::Config& config, const model::BatchShape& shape,
-                                      DType dtype) {
-  const bool in_out = config.architecture == model::Architecture::gpt2;
-  const std::int64_t heads = config.num_attention_heads + 2 * config.num_key_value_heads;
-  struct Matrix {
-    std::string name;
-    std::int64_t inputs, outputs;
-  };
-  const Matrix matrices[] = {
-      {"qkv", config.hidden_size, heads * config.head_dim},
-      {"attention output", config.num_attention_heads * config.head_dim, config.hidden_size},
-      {"widen", config.hidden_size, config.intermediate_size},
-      {"narrow", config.intermediate_size, config.hidden_size}};
-  const std::int64_t n = shape.tokens();
-  std::vector<NamedProduct> products;
-  auto add = [&](const std::string& name, std::int64_t m, std::int64_t columns, std::int64_t k,
-                 bool a_transposed, bool b_transposed) {
-    kernels::MatmulArgs args;
-    args.m = m;
-    args.n = columns;
-    args.k = k;
-    args.a.dtype = args.b.dtype = dtype;
-    args.target.dtype = a_transposed ? DType::f32 : dtype;
-    args.a_transposed = a_transposed;
-    args.b_transposed = b_transposed;
-    products.push_back({name, args});
-  };
-  for (const Matrix& matrix : matrices) {
-    add(matrix.name + " forward", n, matrix.outputs, matrix.inputs, false, !in_out);
-    add(matrix.name + " input gradient", n, matrix.inputs, matrix.outputs, false, in_out);
-    const std::int64_t m = in_out ? matrix.inputs : matrix.outputs;
-    add(matrix.name + " weight gradient", m, matrix.inputs + matrix.outputs - m, n, true, false);
-  }
-  return products;
-}
-
-/// Runs one product often enough that the clock's resolution does not matter.
-double product_seconds(const Bench& bench, const kernels::MatmulArgs& args) {
-  constexpr int kCalls = 4;
-  return bench.seconds_of([&] {
-    for (int call = 0; call < kCalls; ++call) bench.ops().matmul(bench.stream(), args);
-  }) / kCalls;
-}
-
-ProductBench measure(const Bench& bench, NamedProduct product) {
-  kernels::MatmulArgs plain = product.args;
-  plain.a_transposed = plain.b_transposed = false;
-  plain.target.dtype = plain.a.dtype;
-  const auto bytes = [](std::int64_t rows, std::int64_t columns, DType dtype) {
-    return static_cast<std::uint64_t>(rows * columns) * size_of(dtype);
-  };
-  const Buffer a = bench.allocate(bytes(plain.m, plain.k, plain.a.dtype));
-  const Buffer b = bench.allocate(bytes(plain.k, plain.n, plain.b.dtype));
-  const Buffer target = bench.allocate(bytes(plain.m, plain.n, DType::f32));
-  const Buffer scratch = bench.allocate(std::max(bench.ops().matmul_scratch_bytes(plain),
-                                                 bench.ops().matmul_scratch_bytes(product.args)));
-  std::vector<double> seconds;
-  std::vector<double> plain_seconds;
-  for (kernels::MatmulArgs* args : {&product.args, &plain}) {
-    args->a.data = a.pointer();
-    args->b.data = b.pointer();
-    args->target.data = target.pointer();
-    args->scratch = scratch.pointer();
-  }
-  for (int turn = 0; turn <= bench.options().repetitions; ++turn) {
-    const double own = product_seconds(bench, product.args);
-    const double other = product_seconds(bench, plain);
-    if (turn == 0) continue;
-    seconds.push_back(own);
-    plain_seconds.push_back(other);
-  }
-  ProductBench result;
-  result.name = product.name;
-  result.dtype = name_of(plain.a.dtype);
-  result.m = plain.m;
-  result.n = plain.n;
-  result.k = plain.k;
-  const double gflop = 2e-9 * static_cast<double>(plain.m) * static_cast<double>(plain.n * plain.k);
-  result.gflops = gflop / median(seconds);
-  result.plain_gflops = gflop / median(plain_seconds);
-  result.fraction_of_plain = result.gflops / result.plain_gflops;
-  return result;
-}
 
 /// A whole model's memory on the device: what one forward and backward touches.
 class WholeModel {
@@ -249,17 +205,80 @@ class WholeModel {
   double flops_ = 0;
 };
 
+/// The products of a model's steps and their plain counterparts, which run in turns with the steps.
+class Products {
+ public:
+  Products(const Bench& bench, const TimedOps& timed) {
+    for (const ProductTime& product : timed.products()) {
+      plain_.push_back({product.args, PlainProduct(bench, product.args), {}});
+    }
+  }
+
+  void forget() {
+    for (Plain& plain : plain_) plain.seconds.clear();
+  }
+  void run_plain() {
+    for (Plain& plain : plain_) plain.seconds.push_back(plain.product.run());
+  }
+
+  /// Adds the products of `timed`, which ran in `steps` steps of `total` seconds, to `result`.
+  void report(const TimedOps& timed, std::int64_t steps, double total, StepBench& result) const {
+    double inside = 0;
+    double as_plain = 0;
+    for (const ProductTime& product : timed.products()) {
+      const kernels::MatmulArgs& args = product.args;
+      const double alone = plain_seconds(args);
+      const double each = product.seconds / static_cast<double>(product.calls);
+      const double gflop =
+          2e-9 * static_cast<double>(args.m) * static_cast<double>(args.n * args.k);
+      result.products.push_back({.form = form_of(args),
+                                 .target_dtype = std::string(name_of(args.target.dtype)),
+                                 .m = args.m,
+                                 .n = args.n,
+                                 .k = args.k,
+                                 .calls = product.calls / steps,
+                                 .gflops = gflop / each,
+                                 .plain_gflops = gflop / alone,
+                                 .fraction_of_plain = alone / each});
+      inside += product.seconds;
+      as_plain += alone * static_cast<double>(product.calls);
+    }
+    result.products_fraction_of_step = inside / total;
+    result.products_fraction_of_plain = as_plain / inside;
+  }
+
+ private:
+  struct Plain {
+    kernels::MatmulArgs like;
+    PlainProduct product;
+    std::vector<double> seconds;
+  };
+
+  [[nodiscard]] double plain_seconds(const kernels::MatmulArgs& args) const {
+    const auto found = std::ranges::find_if(
+        plain_, [&](const Plain& plain) { return TimedOps::same_product(plain.like, args); });
+    return std::accumulate(found->seconds.begin(), found->seconds.end(), 0.0) /
+           static_cast<double>(found->seconds.size());
+  }
+
+  std::vector<Plain> plain_;
+};
+
 StepBench measure_step(const Bench& bench, const model::Config& config, model::BatchShape shape,
                        DType dtype) {
   WholeModel whole(bench, config, shape, dtype);
+  const auto step = [&] { return bench.seconds_of([&] { whole.enqueue_step(); }); };
+  step();
+  Products products(bench, whole.timed());
+  products.run_plain();
+  products.forget();
+  whole.timed().restart();
   std::vector<double> seconds;
-  for (int turn = 0; turn <= bench.options().repetitions; ++turn) {
-    if (turn == 1) whole.timed().restart();
-    const double step = bench.seconds_of([&] { whole.enqueue_step(); });
-    if (turn > 0) seconds.push_back(step);
+  for (int turn = 0; turn < bench.options().repetitions; ++turn) {
+    seconds.push_back(step());
+    products.run_plain();
   }
-  double total = 0;
-  for (const double step : seconds) total += step;
+  const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   StepBench result;
   result.model = bench.options().model;
   result.dtype = name_of(dtype);
@@ -268,14 +287,15 @@ StepBench measure_step(const Bench& bench, const model::Config& config, model::B
   result.seconds = median(seconds);
   result.tokens_per_second = static_cast<double>(shape.tokens()) / result.seconds;
   result.gflops = whole.flops() * 1e-9 / result.seconds;
-  const auto steps = static_cast<double>(seconds.size());
+  const auto steps = static_cast<std::int64_t>(seconds.size());
   for (const OperationTime& time : whole.timed().times()) {
     result.operations.push_back({.name = std::string(time.name),
-                                 .seconds = time.seconds / steps,
+                                 .seconds = time.seconds / static_cast<double>(steps),
                                  .fraction_of_step = time.seconds / total,
                                  .gflops = time.flops * 1e-9 / time.seconds,
-                                 .calls = time.calls / static_cast<std::int64_t>(seconds.size())});
+                                 .calls = time.calls / steps});
   }
+  products.report(whole.timed(), steps, total, result);
   return result;
 }
 
@@ -291,11 +311,6 @@ ComputeBench bench_compute(const ComputeBenchOptions& options) {
   ComputeBench result;
   result.machine = bench.ops().description();
   for (const DType dtype : options.dtypes) {
-    if (options.products) {
-      for (const NamedProduct& product : products_of(config, shape, dtype)) {
-        result.products.push_back(measure(bench, product));
-      }
-    }
     result.steps.push_back(measure_step(bench, config, shape, dtype));
   }
   return result;
@@ -303,17 +318,6 @@ ComputeBench bench_compute(const ComputeBenchOptions& options) {
 
 std::string to_json(const ComputeBench& bench) {
   using nlohmann::json;
-  json products = json::array();
-  for (const ProductBench& p : bench.products) {
-    products.push_back({{"name", p.name},
-                        {"dtype", p.dtype},
-                        {"m", p.m},
-                        {"n", p.n},
-                        {"k", p.k},
-                        {"gflops", p.gflops},
-                        {"plain_gflops", p.plain_gflops},
-                        {"fraction_of_plain", p.fraction_of_plain}});
-  }
   json steps = json::array();
   for (const StepBench& s : bench.steps) {
     json operations = json::array();
@@ -324,6 +328,18 @@ std::string to_json(const ComputeBench& bench) {
                             {"gflops", o.gflops},
                             {"calls", o.calls}});
     }
+    json products = json::array();
+    for (const ProductBench& p : s.products) {
+      products.push_back({{"form", p.form},
+                          {"target_dtype", p.target_dtype},
+                          {"m", p.m},
+                          {"n", p.n},
+                          {"k", p.k},
+                          {"calls", p.calls},
+                          {"gflops", p.gflops},
+                          {"plain_gflops", p.plain_gflops},
+                          {"fraction_of_plain", p.fraction_of_plain}});
+    }
     steps.push_back({{"model", s.model},
                      {"dtype", s.dtype},
                      {"rows", s.rows},
@@ -331,25 +347,18 @@ std::string to_json(const ComputeBench& bench) {
                      {"seconds", s.seconds},
                      {"tokens_per_second", s.tokens_per_second},
                      {"gflops", s.gflops},
-                     {"operations", operations}});
+                     {"operations", operations},
+                     {"products", products},
+                     {"products_fraction_of_step", s.products_fraction_of_step},
+                     {"products_fraction_of_plain", s.products_fraction_of_plain}});
   }
-  return json{{"schema", "terrace.bench.compute/1"},
-              {"machine", bench.machine},
-              {"products", products},
-              {"steps", steps}}
+  return json{{"schema", "terrace.bench.compute/1"}, {"machine", bench.machine}, {"steps", steps}}
              .dump(2) +
          "\n";
 }
 
 std::string to_table(const ComputeBench& bench) {
-  std::string table = bench.machine + "\n\n";
-  table += fmt::format("{:<34} {:<5} {:>18} {:>9} {:>9} {:>9}\n", "product", "dtype", "m x n x k",
-                       "GFLOP/s", "plain", "fraction");
-  for (const ProductBench& p : bench.products) {
-    table += fmt::format("{:<34} {:<5} {:>18} {:>9.0f} {:>9.0f} {:>9.2f}\n", p.name, p.dtype,
-                         fmt::format("{} x {} x {}", p.m, p.n, p.k), p.gflops, p.plain_gflops,
-                         p.fraction_of_plain);
-  }
+  std::string table = bench.machine + "\n";
   for (const StepBench& s : bench.steps) {
     table += fmt::format(
         "\n{}, {}, {} x {} tokens: {:.1f} ms, {:.0f} tokens/s, {:.0f} GFLOP/s\n{:<26} {:>9} {:>7} "
@@ -361,6 +370,15 @@ std::string to_table(const ComputeBench& bench) {
                            o.fraction_of_step * 100,
                            o.gflops > 0 ? fmt::format("{:.0f}", o.gflops) : "", o.calls);
     }
+    table += fmt::format("\n{:<18} {:<6} {:>20} {:>6} {:>9} {:>9} {:>9}\n", "product", "to",
+                         "m x n x k", "calls", "GFLOP/s", "plain", "fraction");
+    for (const ProductBench& p : s.products) {
+      table += fmt::format("{:<18} {:<6} {:>20} {:>6} {:>9.0f} {:>9.0f} {:>9.2f}\n", p.form,
+                           p.target_dtype, fmt::format("{} x {} x {}", p.m, p.n, p.k), p.calls,
+                           p.gflops, p.plain_gflops, p.fraction_of_plain);
+    }
+    table += fmt::format("{:.1f}% of the step in products, at {:.1f}% of the speed of plain ones\n",
+                         s.products_fraction_of_step * 100, s.products_fraction_of_plain * 100);
   }
   return table;
 }

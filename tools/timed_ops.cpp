@@ -1,6 +1,7 @@
 #include "timed_ops.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "terrace/core/clock.h"
 
@@ -13,6 +14,13 @@ double attention_flops(const kernels::AttentionArgs& args) {
   const double before = args.window > 0 ? std::min(t, static_cast<double>(args.window)) : t;
   const double pairs = before * t - before * (before - 1) / 2;
   return 4 * pairs * static_cast<double>(args.rows * args.heads * args.head_size);
+}
+
+/// What tells the products of a step apart.
+auto product_key(const kernels::MatmulArgs& args) {
+  return std::tuple(args.m, args.n, args.k, args.a.dtype, args.target.dtype, args.a_transposed,
+                    args.b_transposed, args.accumulate, static_cast<bool>(args.bias),
+                    static_cast<bool>(args.residual));
 }
 
 }  // namespace
@@ -41,6 +49,7 @@ std::string_view TimedOps::name_of_kind(Kind kind) {
 
 void TimedOps::restart() {
   times_ = {};
+  for (ProductTime& product : products_) product.seconds = 0, product.calls = 0;
   for (std::size_t kind = 0; kind < times_.size(); ++kind) {
     times_[kind].name = name_of_kind(static_cast<Kind>(kind));
   }
@@ -54,23 +63,53 @@ std::vector<OperationTime> TimedOps::times() const {
   return called;
 }
 
+bool TimedOps::same_product(const kernels::MatmulArgs& a, const kernels::MatmulArgs& b) {
+  return product_key(a) == product_key(b);
+}
+
+std::vector<ProductTime> TimedOps::products() const {
+  std::vector<ProductTime> called;
+  std::ranges::copy_if(products_, std::back_inserter(called),
+                       [](const ProductTime& product) { return product.calls > 0; });
+  std::ranges::sort(called, std::greater(), &ProductTime::seconds);
+  return called;
+}
+
+std::size_t TimedOps::index_of(const kernels::MatmulArgs& args) {
+  const auto found = std::ranges::find_if(
+      products_, [&](const ProductTime& product) { return same_product(product.args, args); });
+  if (found != products_.end()) return static_cast<std::size_t>(found - products_.begin());
+  products_.push_back({.args = args});
+  return products_.size() - 1;
+}
+
+void TimedOps::finish(Kind kind, double seconds, double flops) {
+  OperationTime& time = times_[static_cast<std::size_t>(kind)];
+  time.seconds += seconds;
+  time.flops += flops;
+  ++time.calls;
+}
+
 template <class Enqueue>
 void TimedOps::timed(device::Stream& stream, Kind kind, double flops, const Enqueue& enqueue) {
   stream.enqueue([this] { began_us_ = now_us(); });
   enqueue();
-  stream.enqueue([this, kind, flops] {
-    OperationTime& time = times_[static_cast<std::size_t>(kind)];
-    time.seconds += seconds_since(began_us_);
-    time.flops += flops;
-    ++time.calls;
-  });
+  stream.enqueue([this, kind, flops] { finish(kind, seconds_since(began_us_), flops); });
 }
 
 void TimedOps::matmul(device::Stream& stream, const kernels::MatmulArgs& args) {
   // Products of a transposed left side are weight gradients, wherever models use them.
   const Kind kind = args.a_transposed ? Kind::matmul_weight_gradient : Kind::matmul;
   const double flops = 2.0 * static_cast<double>(args.m) * static_cast<double>(args.n * args.k);
-  timed(stream, kind, flops, [&] { inner_.matmul(stream, args); });
+  stream.enqueue([this] { began_us_ = now_us(); });
+  inner_.matmul(stream, args);
+  stream.enqueue([this, kind, flops, args] {
+    const double seconds = seconds_since(began_us_);
+    finish(kind, seconds, flops);
+    ProductTime& product = products_[index_of(args)];
+    product.seconds += seconds;
+    ++product.calls;
+  });
 }
 
 void TimedOps::bias_gradient(device::Stream& stream, const kernels::BiasGradientArgs& args) {

@@ -17,6 +17,13 @@ struct OperationTime {
   std::int64_t calls = 0;
 };
 
+/// One matrix product by its shape and layout, summed over its calls.
+struct ProductTime {
+  kernels::MatmulArgs args;  ///< of one of the calls
+  double seconds = 0;
+  std::int64_t calls = 0;
+};
+
 /// Another table of operations with a clock read in stream order before and after each of them, so
 /// that a step can be split by operation. One stream at a time.
 class TimedOps final : public kernels::Ops {
@@ -27,6 +34,11 @@ class TimedOps final : public kernels::Ops {
   void restart();
   /// Operations that were called, longest first.
   [[nodiscard]] std::vector<OperationTime> times() const;
+  /// Whether two calls have one size, layout, dtypes and summands.
+  [[nodiscard]] static bool same_product(const kernels::MatmulArgs& a,
+                                         const kernels::MatmulArgs& b);
+  /// Matrix products, longest first; calls that are the `same_product` are one.
+  [[nodiscard]] std::vector<ProductTime> products() const;
 
   [[nodiscard]] std::string description() const override { return inner_.description(); }
   [[nodiscard]] bool native(DType dtype) const override { return inner_.native(dtype); }
@@ -103,9 +115,12 @@ class TimedOps final : public kernels::Ops {
 
   template <class Enqueue>
   void timed(device::Stream& stream, Kind kind, double flops, const Enqueue& enqueue);
+  void finish(Kind kind, double seconds, double flops);
+  std::size_t index_of(const kernels::MatmulArgs& args);
 
   kernels::Ops& inner_;
   std::array<OperationTime, static_cast<std::size_t>(Kind::count)> times_{};
+  std::vector<ProductTime> products_;
   std::int64_t began_us_ = 0;  ///< of the operation that the stream is in
 };
 

@@ -97,13 +97,13 @@ class RepackedProduct final : public Product {
 ProductShape repacked_shape(const ProductShape& shape) {
   ProductShape packed = shape;
   if (std::min({shape.m, shape.n, shape.k}) < kSmall) return packed;
-  // The matrix units of bf16 want the left side by rows; FP32 takes it either way.
-  const bool pays = shape.dtype == DType::bf16 || competes(shape.a_stride, shape.dtype);
-  if (shape.a_transposed && pays) {
+  // oneDNN copies bf16 operands into tiles itself, whichever way they lie.
+  if (shape.dtype == DType::bf16) return packed;
+  if (shape.a_transposed && competes(shape.a_stride, shape.dtype)) {
     packed.a_transposed = false;
     packed.a_stride = good_stride(shape.k, shape.dtype);
   }
-  if (!shape.b_transposed && shape.dtype == DType::f32 && competes(shape.b_stride, shape.dtype)) {
+  if (!shape.b_transposed && competes(shape.b_stride, shape.dtype)) {
     packed.b_stride = good_stride(shape.n, shape.dtype);
   }
   return packed;

@@ -4,12 +4,12 @@
 
 #include "cpu/product.h"
 
-// Note "Repacking": oneDNN's products are fastest when the left side lies by rows and no stride is
-// a multiple of a page. Weight gradients come otherwise (their left side is transposed), and in
-// FP32 the right side is read where it lies, so that a stride of whole pages makes all its rows
-// compete for the same few cache lines: half the speed. Copying such an operand first costs m k or
-// k n moves against m n k multiplications and gains more than it costs. Whether an operand is
-// copied depends on the shape alone, so the bits still do.
+// Note "Repacking": in FP32 oneDNN reads operands where they lie, so that a stride of whole pages
+// makes all their rows compete for the same few cache lines: half the speed. Copying such an
+// operand first costs m k or k n moves against m n k multiplications and gains more than it costs;
+// a transposed left side is turned on the way. In bf16 oneDNN copies operands into tiles itself,
+// and a copy before only costs. Whether an operand is copied depends on the shape alone, so the
+// bits still do.
 
 namespace terrace::kernels {
 

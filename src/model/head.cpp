@@ -7,8 +7,8 @@
 //
 // A chunk's logits are scratch. They should be small, but each chunk also reads the weight's [V, C]
 // once and reads and writes its FP32 gradient once: n tokens do 4 n V C operations on 8 V C bytes
-// of gradient, so few tokens make the products wait for memory. Hence the larger of what fits
-// kLogitsBytes and C / 4 tokens, whose logits take a quarter of the weight gradient's bytes.
+// of gradient, so few tokens make the products wait for memory. Hence what fits kLogitsBytes, or
+// kEnoughTokens where their logits are no larger than the weight's gradient.
 
 namespace terrace::model {
 namespace {
@@ -16,6 +16,7 @@ namespace {
 using kernels::View;
 
 constexpr std::int64_t kLogitsBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kEnoughTokens = 512;
 constexpr std::int64_t kChunkMultiple = 32;  // whole tiles in the products
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -29,7 +30,8 @@ std::int64_t logits_stride(std::int64_t vocabulary) {
 
 std::int64_t most_chunk_tokens(const Config& config) {
   const std::int64_t row_bytes = logits_stride(config.vocab_size) * 4;
-  const std::int64_t tokens = std::max(kLogitsBytes / row_bytes, config.hidden_size / 4);
+  const std::int64_t tokens =
+      std::max(kLogitsBytes / row_bytes, std::min(config.hidden_size, kEnoughTokens));
   return std::max(kChunkMultiple, tokens / kChunkMultiple * kChunkMultiple);
 }
 

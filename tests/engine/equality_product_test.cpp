@@ -56,6 +56,7 @@ TEST_F(EqualityProductTest, the_losses_of_30_steps_are_equal_over_the_whole_prod
   std::printf("%d runs of 30 steps, each equal to its reference to the last bit\n", runs);
 }
 
+/// Fifty steps are eight epochs over three files; the twenty exits fall into the first four.
 TEST_F(EqualityProductTest, fifty_steps_on_each_tier_with_a_save_and_an_exit_at_each_of_twenty) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Settings base = settings("reference");
