@@ -39,7 +39,7 @@ struct Executor::Impl {
 
   [[nodiscard]] Parts parts() const {
     return {context.device, context.ops,    context.model, context.layout,
-            context.plan,   context.memory, context.trace};
+            context.plan,   context.memory, context.trace, context.rates};
   }
 
   void add_disk_lane(Program& program, Lane lane) {

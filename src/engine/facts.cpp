@@ -58,6 +58,22 @@ std::string cadence_fact(const CadenceSettings& cadence) {
              : fmt::format("{}, the newest {} kept", every, cadence.save_total_limit);
 }
 
+/// "disk-read 200.00 MB/s, compute 5e+09 FLOP/s"; empty where no lane is held to a rate.
+std::string pacing_fact(const PacingSettings& pacing) {
+  std::string text;
+  auto append = [&](const char* lane, const std::string& rate) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", lane, rate);
+  };
+  for (const auto& [lane, rate] :
+       {std::pair("h2d", pacing.h2d), std::pair("d2h", pacing.d2h),
+        std::pair("disk-read", pacing.disk_read), std::pair("disk-write", pacing.disk_write),
+        std::pair("optimizer", pacing.optimizer)}) {
+    if (rate > 0) append(lane, format_rate(static_cast<double>(rate)));
+  }
+  if (pacing.compute > 0) append("compute", fmt::format("{:.3g} FLOP/s", pacing.compute));
+  return text;
+}
+
 std::string numbers_fact(const NumericsSettings& numerics) {
   return fmt::format(
       "{}, {}, seed {}", numerics.dtype ? name_of(*numerics.dtype) : "auto",
@@ -79,6 +95,9 @@ std::vector<Fact> facts_of(const Settings& settings) {
       {"gradient clipping", norm == 0 ? "off" : fmt::format("norm {}", norm)},
       {"checkpoints", cadence_fact(settings.cadence)},
   };
+  if (const std::string pacing = pacing_fact(settings.pacing); !pacing.empty()) {
+    facts.emplace_back("held to", pacing);
+  }
   return facts;
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
@@ -109,6 +110,7 @@ void SerialLane::run_tasks(const Run& run) {
     wait_for(task, run);
     const std::int64_t begin = now_us();
     function_(task, run.sequence);
+    program_.hold(task, begin);
     program_.times(run.sequence).of(lane_).busy_us += now_us() - begin;
     count(task, run, begin);
     program_.event(index).signal(run.sequence);
@@ -128,6 +130,7 @@ DiskLane::DiskLane(Program& program, plan::Lane lane, io::PageStore& store, Comm
   const std::span<std::byte> slab = program.parts().memory.host_slab();
   channel_->register_buffers(std::span(&slab, 1));
   for (const int task : tasks_) bind(task);
+  moved_.reserve(tasks_.size());
   start();
 }
 
@@ -136,14 +139,15 @@ void DiskLane::run_tasks(const Run& run) {
     const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
     // Transfers go on only while the channel is waited for: do that rather than wait for others.
     const int pages = static_cast<int>(moves_[static_cast<std::size_t>(index)].size());
-    while (in_flight_ > 0 && (!ready(task, run) || is_about_all_pages(task) ||
-                              in_flight_ + pages > static_cast<int>(kPagesInFlightMax))) {
+    while (tasks_under_way_ > 0 &&
+           (!ready(task, run) || is_about_all_pages(task) ||
+            pages_in_flight_ + pages > static_cast<int>(kPagesInFlightMax))) {
       collect(run);
     }
     wait_for(task, run);
     begin(index, run);
   }
-  while (in_flight_ > 0) collect(run);
+  while (tasks_under_way_ > 0) collect(run);
 }
 
 void DiskLane::bind(int index) {
@@ -196,11 +200,11 @@ void DiskLane::begin(int index, const Run& run) {
     return program_.event(index).signal(run.sequence);
   }
   const std::vector<PageMove>& moves = moves_[static_cast<std::size_t>(index)];
-  transfers_[static_cast<std::size_t>(index)] = {index, run.sequence, begin_us,
-                                                 static_cast<int>(moves.size())};
-  if (in_flight_ == 0) busy_since_us_ = begin_us;
+  transfers_[static_cast<std::size_t>(index)] = {
+      index, run.sequence, begin_us, program_.due(task, begin_us), static_cast<int>(moves.size())};
+  if (tasks_under_way_++ == 0) busy_since_us_ = begin_us;
   for (const PageMove& move : moves) {
-    ++in_flight_;
+    ++pages_in_flight_;
     if (writes) {
       channel_->write(move.page, move.memory, static_cast<std::uint64_t>(index));
     } else {
@@ -210,14 +214,35 @@ void DiskLane::begin(int index, const Run& run) {
 }
 
 void DiskLane::collect(const Run& run) {
-  const std::size_t count_done = channel_->wait(done_);
-  for (std::size_t i = 0; i < count_done; ++i) {
-    Transfer& transfer = transfers_[done_[i]];
-    --in_flight_;
-    if (--transfer.pages > 0) continue;
+  if (pages_in_flight_ > 0) {
+    const std::size_t count_done = channel_->wait(done_);
+    for (std::size_t i = 0; i < count_done; ++i) {
+      Transfer& transfer = transfers_[done_[i]];
+      --pages_in_flight_;
+      if (--transfer.pages == 0) moved_.push_back(transfer.task);
+    }
+  } else {
+    std::int64_t first_due_us = std::numeric_limits<std::int64_t>::max();
+    for (const int task : moved_) {
+      first_due_us = std::min(first_due_us, transfers_[static_cast<std::size_t>(task)].due_us);
+    }
+    program_.sleep_until(lane_, first_due_us);
+  }
+  release(run);
+}
+
+void DiskLane::release(const Run& run) {
+  const std::int64_t now = now_us();
+  for (std::size_t i = 0; i < moved_.size();) {
+    const Transfer& transfer = transfers_[static_cast<std::size_t>(moved_[i])];
+    if (transfer.due_us > now) {
+      ++i;
+      continue;
+    }
+    moved_.erase(moved_.begin() + static_cast<std::ptrdiff_t>(i));
     // Counted first: once the last task has signalled, the step's times are read.
-    if (in_flight_ == 0) {
-      program_.times(run.sequence).of(lane_).busy_us += now_us() - busy_since_us_;
+    if (--tasks_under_way_ == 0) {
+      program_.times(run.sequence).of(lane_).busy_us += now - busy_since_us_;
     }
     complete(transfer.task, run, transfer.begin_us);
   }

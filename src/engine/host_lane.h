@@ -96,7 +96,8 @@ class DiskLane final : public HostLane {
     int task = -1;
     std::uint64_t sequence = 0;
     std::int64_t begin_us = 0;
-    int pages = 0;  ///< still under way
+    std::int64_t due_us = 0;  ///< not complete before that
+    int pages = 0;            ///< still under way
   };
 
   void run_tasks(const Run& run) override;
@@ -105,8 +106,10 @@ class DiskLane final : public HostLane {
   /// Commits, or drops what a skipped step has written.
   void finish_step(int task, const Run& run);
   void complete(int task, const Run& run, std::int64_t begin_us);
-  /// Takes completions, at least one.
+  /// Completes tasks, or at least brings one nearer.
   void collect(const Run& run);
+  /// Completes what has moved and is due.
+  void release(const Run& run);
 
   io::PageStore& store_;
   std::unique_ptr<io::PageChannel> channel_;
@@ -115,7 +118,9 @@ class DiskLane final : public HostLane {
   std::vector<Transfer> transfers_;           ///< by task
   std::vector<std::vector<PageMove>> moves_;  ///< by task
   std::vector<std::uint64_t> done_;
-  int in_flight_ = 0;
+  std::vector<int> moved_;  ///< tasks whose pages have all moved and that are not complete
+  int pages_in_flight_ = 0;
+  int tasks_under_way_ = 0;
   std::int64_t busy_since_us_ = 0;
 };
 

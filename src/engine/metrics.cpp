@@ -38,6 +38,20 @@ Json wait_seconds(const StepTimes& times) {
   return waits;
 }
 
+/// What a step gives each lane to do: FLOP to compute, bytes to the others.
+Json work_per_step(const plan::Plan& plan) {
+  Json work = Json::object();
+  for (const Lane lane : kLanesWithWork) {
+    double sum = 0;
+    for (const plan::Task& task : plan.training.tasks) {
+      if (task.lane != lane) continue;
+      sum += lane == Lane::compute ? task.flops : static_cast<double>(task.bytes);
+    }
+    work[key_of(lane)] = sum;
+  }
+  return work;
+}
+
 Json resident_bytes(const plan::Plan& plan) {
   Json resident = Json::object();
   for (const memory::Tier tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
@@ -108,6 +122,7 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
         {{"tier", memory::name_of(row.tier)}, {"purpose", row.purpose}, {"bytes", row.bytes}});
   }
   record["memory"] = std::move(memory);
+  record["work_per_step"] = work_per_step(plan);
   record["fallbacks"] = contents.fallbacks;
   record["config"] = Json::parse(effective_json(settings));
   io::write_file(path, record.dump(2) + "\n");

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "foreign.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/settings.h"
@@ -107,6 +109,28 @@ void add_disk(OptionTable& table, PlacementSettings& p) {
              .maximum = 4096});
 }
 
+void add_pacing(OptionTable& table, PacingSettings& p) {
+  table.group("Pacing");
+  const auto add = [&](const char* key, std::uint64_t& member, const char* what) {
+    table.add({.keys = {std::string("pacing.") + key},
+               .field = size_field(member),
+               .help = fmt::format("hold {} to a rate, as if the machine were slower; the result "
+                                   "does not change; 0: not held",
+                                   what),
+               .unit = "bytes/s"});
+  };
+  add("h2d", p.h2d, "copies to the device");
+  add("d2h", p.d2h, "copies from the device");
+  add("disk_read", p.disk_read, "reads from disk");
+  add("disk_write", p.disk_write, "writes to disk");
+  add("optimizer", p.optimizer, "the optimizer's traffic with RAM");
+  table.add({.keys = {"pacing.compute"},
+             .field = field(p.compute),
+             .help = "hold forward and backward to a rate; 0: not held",
+             .unit = "FLOP/s",
+             .minimum = 0});
+}
+
 void add_ranks(OptionTable& table, RankSettings& r) {
   table.group("Ranks and threads");
   table.add({.keys = {"ranks"},
@@ -143,6 +167,7 @@ void add_placement_options(OptionTable& table, Settings& settings) {
   add_offload_details(table, settings.placement);
   add_disk(table, settings.placement);
   add_ranks(table, settings.ranks);
+  add_pacing(table, settings.pacing);
 }
 
 }  // namespace terrace::engine

@@ -14,6 +14,7 @@ using plan::TaskKind;
 
 Program::Program(const Parts& parts, const plan::Schedule& schedule)
     : parts_(parts), schedule_(schedule), bound_(schedule.tasks.size()) {
+  std::ranges::transform(parts_.rates, paces_.begin(), [](double rate) { return Pace(rate); });
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     events_.push_back(parts_.device.make_event());
     const Lane lane = schedule.tasks[index].lane;
@@ -122,6 +123,7 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
     }
     run(task, bound_[index], stream, loss_scale);
     stream.enqueue([this, mark, times, &task, step] {
+      hold(task, *mark);
       const std::int64_t now = now_us();
       times->busy_us += now - *mark;
       times->bytes += task.bytes;
@@ -129,6 +131,19 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
     });
     stream.record(event(static_cast<int>(index)), sequence);
   }
+}
+
+std::int64_t Program::due(const Task& task, std::int64_t begin_us) {
+  Pace& pace = paces_[static_cast<std::size_t>(task.lane)];
+  const double work = task.lane == Lane::compute ? task.flops : static_cast<double>(task.bytes);
+  return pace.holds() && work > 0 ? pace.put(work, begin_us) : 0;
+}
+
+void Program::sleep_until(Lane lane, std::int64_t due_us) {
+  const std::int64_t now = now_us();
+  if (now >= due_us) return;
+  sleep_us(due_us - now);
+  paces_[static_cast<std::size_t>(lane)].woke(due_us, now_us());
 }
 
 void Program::trace(const Task& task, Step step, std::int64_t begin_us, std::int64_t end_us) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "pace.h"
 #include "terrace/core/trace.h"
 #include "terrace/device/device.h"
 #include "terrace/engine/run_memory.h"
@@ -23,6 +24,7 @@ struct Parts {
   const plan::Plan& plan;
   RunMemory& memory;
   Trace* trace = nullptr;  ///< null: no trace
+  LaneRates rates = {};    ///< to which lanes are held
 };
 
 /// A schedule bound to a run's memory: an event a task, and for each task of the stream lanes the
@@ -49,6 +51,15 @@ class Program {
   void poison(const std::exception_ptr& error);
   /// Blocks until the host batches of the run have been copied and may be overwritten.
   void wait_for_batches(std::uint64_t sequence);
+  /// When the task, begun at `begin_us`, may be complete at the earliest: 0 where its lane is not
+  /// held to a rate. By the lane's thread only, as the next two.
+  [[nodiscard]] std::int64_t due(const plan::Task& task, std::int64_t begin_us);
+  /// Sleeps until `due_us`, a value of `due` for the lane.
+  void sleep_until(plan::Lane lane, std::int64_t due_us);
+  /// Sleeps until the task may be complete.
+  void hold(const plan::Task& task, std::int64_t begin_us) {
+    sleep_until(task.lane, due(task, begin_us));
+  }
   /// Records a span, if there is a trace.
   void trace(const plan::Task& task, Step step, std::int64_t begin_us, std::int64_t end_us);
 
@@ -79,6 +90,7 @@ class Program {
   std::vector<Bound> bound_;
   std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
   std::array<StepTimes, kStepSlots> times_;
+  std::array<Pace, plan::kLanes> paces_;              ///< each touched by its lane only
   std::array<std::int64_t, plan::kLanes> mark_us_{};  ///< each touched by its stream only
 };
 

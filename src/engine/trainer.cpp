@@ -33,7 +33,7 @@ int Trainer::run() {
   }
   executor_ = std::make_unique<Executor>(
       Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
-                        *memory_, store_ ? &store_->pages() : nullptr, trace_.get()},
+                        *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
       optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
   executor_->restore(counters_);
   if (store_ && chosen_.plan.every_step_is_committed() && !store_->pages().committed_version()) {

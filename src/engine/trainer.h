@@ -35,6 +35,7 @@ class Trainer {
   void print_tables() const;
   [[nodiscard]] checkpoint::CheckpointContents contents() const;
   [[nodiscard]] OptimizerSetup optimizer_setup() const;
+  [[nodiscard]] LaneRates lane_rates() const;
 
   // Where the state comes from.
   void allocate();

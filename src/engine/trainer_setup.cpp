@@ -151,6 +151,19 @@ OptimizerSetup Trainer::optimizer_setup() const {
   return setup;
 }
 
+LaneRates Trainer::lane_rates() const {
+  const PacingSettings& pacing = settings_.pacing;
+  LaneRates rates{};
+  auto of = [&](plan::Lane lane) -> double& { return rates[static_cast<std::size_t>(lane)]; };
+  of(plan::Lane::compute) = pacing.compute;
+  of(plan::Lane::h2d) = static_cast<double>(pacing.h2d);
+  of(plan::Lane::d2h) = static_cast<double>(pacing.d2h);
+  of(plan::Lane::disk_read) = static_cast<double>(pacing.disk_read);
+  of(plan::Lane::disk_write) = static_cast<double>(pacing.disk_write);
+  of(plan::Lane::optimizer) = static_cast<double>(pacing.optimizer);
+  return rates;
+}
+
 std::vector<std::pair<std::string, std::string>> Trainer::numerics() const {
   const OptimizerSettings& optimizer = settings_.optimizer;
   const optim::OptimizerOptions options = optimizer_options(optimizer);

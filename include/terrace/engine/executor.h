@@ -32,6 +32,7 @@ class Executor {
     RunMemory& memory;
     io::PageStore* store = nullptr;  ///< null when the plan uses no disk
     Trace* trace = nullptr;          ///< lanes as `plan::Lane`; null: none
+    LaneRates rates = {};            ///< to which lanes are held
   };
   /// What a commit stores beside the pages, given what became of the step; called on the disk lane.
   using RunState = std::function<std::string(const StepOutcome&)>;

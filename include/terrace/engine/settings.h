@@ -111,6 +111,18 @@ struct OutputSettings {
   StepRange trace_steps{1, 5};
 };
 
+/// Rates to which lanes are held, so that a small machine shows what a large one would overlap:
+/// what a lane's tasks move a second (optimizer: read and written in RAM), compute in FLOP a
+/// second. 0: as fast as it goes.
+struct PacingSettings {
+  std::uint64_t h2d = 0;
+  std::uint64_t d2h = 0;
+  std::uint64_t disk_read = 0;
+  std::uint64_t disk_write = 0;
+  std::uint64_t optimizer = 0;
+  double compute = 0;
+};
+
 struct OffloadSettings {
   Placement device = Placement::automatic;
   std::vector<std::string> nvme_path;
@@ -153,6 +165,7 @@ struct Settings {
   OutputSettings output;
   PlacementSettings placement;
   RankSettings ranks;
+  PacingSettings pacing;
 };
 
 /// The one table: every option of `train` and `plan`, bound to `settings` (which must outlive it).

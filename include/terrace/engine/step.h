@@ -31,6 +31,10 @@ struct StepOutcome {
   std::string nonfinite_parameter;
 };
 
+/// Work a second to which each lane is held, by `plan::Lane`: FLOP on the compute lane, the bytes
+/// of its tasks on the others; 0: as fast as it goes. Holding a lane changes no number.
+using LaneRates = std::array<double, plan::kLanes>;
+
 /// How the lanes spent a step. Each lane writes its own row.
 struct StepTimes {
   struct LaneTimes {

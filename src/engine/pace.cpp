@@ -1,0 +1,19 @@
+#include "pace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace terrace::engine {
+
+std::int64_t Pace::put(double work, std::int64_t now_us) {
+  const double start = std::max(free_us_, static_cast<double>(now_us) - late_us_);
+  late_us_ = 0;
+  free_us_ = start + work / rate_ * 1e6;
+  return std::llround(std::ceil(free_us_));
+}
+
+void Pace::woke(std::int64_t due_us, std::int64_t now_us) {
+  late_us_ = static_cast<double>(std::max<std::int64_t>(0, now_us - due_us));
+}
+
+}  // namespace terrace::engine

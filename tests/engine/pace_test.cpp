@@ -1,0 +1,75 @@
+#include "pace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/training.h"
+
+namespace terrace::engine::testing {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+TEST(Pace, work_follows_work_on_the_link_and_idle_time_is_lost) {
+  Pace pace(1e6);  // a unit a microsecond
+  EXPECT_EQ(pace.put(100, 1000), 1100);
+  EXPECT_EQ(pace.put(50, 1000), 1150) << "behind the first";
+  EXPECT_EQ(pace.put(50, 1200), 1250) << "the link was idle until then";
+}
+
+TEST(Pace, what_a_sleep_was_too_long_is_made_good_once) {
+  Pace pace(1e6);
+  EXPECT_EQ(pace.put(100, 0), 100);
+  pace.woke(100, 160);
+  EXPECT_EQ(pace.put(100, 165), 205) << "5 us passed between, the 60 us late do not count";
+  EXPECT_EQ(pace.put(100, 305), 405);
+}
+
+TEST(Pace, parts_of_a_microsecond_add_up) {
+  Pace pace(3e6);
+  std::int64_t due = 0;
+  for (int piece = 0; piece < 3000; ++piece) due = pace.put(1, 0);
+  EXPECT_EQ(due, 1000);
+}
+
+class PacedRunTest : public TrainingTest {};
+
+TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane) {
+  Settings settings = this->settings("free");
+  settings.placement.parameters.device = Placement::cpu;
+  settings.placement.optimizer.device = Placement::nvme;
+  settings.length.max_steps = 3;
+  const std::vector<Row> reference = run(settings);
+  settings.output.folder = folder_ / "paced";
+  // About 50 KB of parameters and 150 KB of state: every lane works for some 40 ms a step.
+  settings.pacing = {10'000'000, 2'000'000, 5'000'000, 5'000'000, 10'000'000, 1e9};
+  EXPECT_THAT(run(settings), ElementsAreArray(reference));
+
+  // Over all steps: one may begin with what a sleep of the step before was too long.
+  std::map<std::string, double> busy;
+  std::map<std::string, double> bytes;
+  std::ifstream file(folder_ / "paced" / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    for (const auto& [lane, moved] : row.at("bytes_moved").items()) {
+      bytes[lane] += moved.get<double>();
+      busy[lane] += row.at("busy_seconds").at(lane).get<double>();
+    }
+  }
+  for (const auto& [lane, rate] :
+       {std::pair("h2d", settings.pacing.h2d), std::pair("d2h", settings.pacing.d2h),
+        std::pair("disk_read", settings.pacing.disk_read),
+        std::pair("disk_write", settings.pacing.disk_write)}) {
+    EXPECT_GT(bytes[lane], 0) << lane;
+    EXPECT_GE(busy[lane], 0.999 * bytes[lane] / static_cast<double>(rate)) << lane;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing
