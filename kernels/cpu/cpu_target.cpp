@@ -4,7 +4,11 @@
 
 namespace terrace::kernels {
 
-CpuTarget::CpuTarget() : bit_(all().front().bit_) {}
+CpuTarget::CpuTarget() {
+  // Without `all`: kernels that are called without a target must not allocate.
+  const std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS;
+  bit_ = bits == 0 ? HWY_STATIC_TARGET : bits & -bits;
+}
 
 std::vector<CpuTarget> CpuTarget::all() {
   std::vector<CpuTarget> targets;

@@ -39,7 +39,8 @@ struct Executor::Impl {
 
   [[nodiscard]] Parts parts() const {
     return {context.device, context.ops,    context.model, context.layout,
-            context.plan,   context.memory, context.trace, context.rates};
+            context.plan,   context.memory, context.trace, context.rates,
+            context.overwrite_released};
   }
 
   void add_disk_lane(Program& program, Lane lane) {

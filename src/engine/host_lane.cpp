@@ -110,6 +110,7 @@ void SerialLane::run_tasks(const Run& run) {
     wait_for(task, run);
     const std::int64_t begin = now_us();
     function_(task, run.sequence);
+    program_.overwrite_released(index);
     program_.hold(task, begin);
     program_.times(run.sequence).of(lane_).busy_us += now_us() - begin;
     count(task, run, begin);
@@ -174,6 +175,7 @@ void DiskLane::bind(int index) {
 }
 
 void DiskLane::complete(int index, const Run& run, std::int64_t begin_us) {
+  program_.overwrite_released(index);
   count(program_.schedule().tasks[static_cast<std::size_t>(index)], run, begin_us);
   program_.event(index).signal(run.sequence);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lifetimes.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 
@@ -13,7 +14,10 @@ using plan::Task;
 using plan::TaskKind;
 
 Program::Program(const Parts& parts, const plan::Schedule& schedule)
-    : parts_(parts), schedule_(schedule), bound_(schedule.tasks.size()) {
+    : parts_(parts),
+      schedule_(schedule),
+      bound_(schedule.tasks.size()),
+      released_(schedule.tasks.size()) {
   std::ranges::transform(parts_.rates, paces_.begin(), [](double rate) { return Pace(rate); });
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     events_.push_back(parts_.device.make_event());
@@ -22,6 +26,20 @@ Program::Program(const Parts& parts, const plan::Schedule& schedule)
     if (!is_stream(lane)) continue;
     if (!stream) stream = parts_.device.make_stream(std::string(name_of(lane)));
     bind(index);
+  }
+  if (parts_.overwrite_released) find_released();
+}
+
+void Program::find_released() {
+  for (const Lifetime& life : lifetimes(parts_.plan, schedule_)) {
+    const bool host = parts_.plan.memory.region(life.region).tier == memory::Tier::host;
+    if (!life.last_sees_all || !(host || parts_.device.memory_is_host())) continue;
+    const auto last = static_cast<std::size_t>(life.last);
+    // Only what the last task itself touches is guarded by waits for it.
+    for (const Access& access : schedule_.accesses_of(schedule_.tasks[last])) {
+      if (access.region != life.region) continue;
+      released_[last].push_back(parts_.memory.host(access.region, access.offset, access.bytes));
+    }
   }
 }
 
@@ -122,7 +140,8 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
       });
     }
     run(task, bound_[index], stream, loss_scale);
-    stream.enqueue([this, mark, times, &task, step] {
+    stream.enqueue([this, index, mark, times, &task, step] {
+      overwrite_released(static_cast<int>(index));
       hold(task, *mark);
       const std::int64_t now = now_us();
       times->busy_us += now - *mark;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "pace.h"
@@ -25,6 +27,7 @@ struct Parts {
   RunMemory& memory;
   Trace* trace = nullptr;  ///< null: no trace
   LaneRates rates = {};    ///< to which lanes are held
+  bool overwrite_released = kOverwriteReleased;
 };
 
 /// A schedule bound to a run's memory: an event a task, and for each task of the stream lanes the
@@ -60,6 +63,12 @@ class Program {
   void hold(const plan::Task& task, std::int64_t begin_us) {
     sleep_until(task.lane, due(task, begin_us));
   }
+  /// Overwrites what nobody uses after the task, if asked to; before its event is signalled.
+  void overwrite_released(int task) {
+    for (const std::span<std::byte> bytes : released_[static_cast<std::size_t>(task)]) {
+      std::memset(bytes.data(), kReleasedByte, bytes.size());
+    }
+  }
   /// Records a span, if there is a trace.
   void trace(const plan::Task& task, Step step, std::int64_t begin_us, std::int64_t end_us);
 
@@ -75,7 +84,11 @@ class Program {
     std::vector<model::GradientView> gradients;
   };
 
+  /// Every float of such bytes is a NaN, and every index is out of any range.
+  static constexpr int kReleasedByte = 0xFF;
+
   void bind(std::size_t index);
+  void find_released();
   void bind_weights(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
   void bind_gradients(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
   [[nodiscard]] device::Pointer pointer(const plan::Access& access) const {
@@ -88,6 +101,7 @@ class Program {
   const plan::Schedule& schedule_;
   std::vector<std::unique_ptr<device::Event>> events_;
   std::vector<Bound> bound_;
+  std::vector<std::vector<std::span<std::byte>>> released_;  ///< by task; none unless asked for
   std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
   std::array<StepTimes, kStepSlots> times_;
   std::array<Pace, plan::kLanes> paces_;              ///< each touched by its lane only

@@ -5,10 +5,11 @@
 #include <set>
 #include <utility>
 
+#include "lifetimes.h"
+
 namespace terrace::engine {
 namespace {
 
-using memory::RegionId;
 using memory::Tier;
 using plan::Access;
 using plan::Lane;
@@ -66,31 +67,13 @@ std::vector<Trace::Flow> flows_of(const plan::Schedule& schedule) {
   return {flows.begin(), flows.end()};
 }
 
-/// The tasks from which on, and until which, something is in use.
-struct Lifetime {
-  int first = -1;
-  int last = -1;
-  void extend(int task) {
-    if (first < 0) first = task;
-    last = task;
-  }
-};
-
 class Counters {
  public:
-  explicit Counters(const plan::Plan& plan) : plan_(plan) {
-    for (const auto& places : plan.state) {
-      for (const plan::Place& place : places) homes_.insert(place.region.value);
-    }
-    for (const plan::Place& place : plan.parameter) homes_.insert(place.region.value);
-    for (const RegionId region : plan.host_parameter) homes_.insert(region.value);
-    for (const RegionId region : plan.gradient) homes_.insert(region.value);
-  }
+  explicit Counters(const plan::Plan& plan) : plan_(plan) {}
 
   void add_to(Trace::Relations& relations) {
     relations_ = &relations;
-    add_transients();
-    add_slots();
+    add_memory();
     add_disk();
   }
 
@@ -100,62 +83,44 @@ class Counters {
         {std::move(name), std::move(series), static_cast<std::int64_t>(start)});
     return static_cast<int>(relations_->counters.size()) - 1;
   }
-  void hold(const Lifetime& life, int counter, std::int64_t amount) {
-    relations_->changes.push_back({life.first, false, counter, amount});
-    relations_->changes.push_back({life.last, true, counter, -amount});
+  void hold(int first, int last, int counter, std::int64_t amount) {
+    relations_->changes.push_back({first, false, counter, amount});
+    relations_->changes.push_back({last, true, counter, -amount});
   }
 
-  void add_transients() {
-    const auto tasks = static_cast<std::int64_t>(plan_.training.tasks.size());
+  void add_memory() {
+    int kept[memory::kTiers] = {};
+    int in_use[memory::kTiers] = {};
     for (const Tier tier : {Tier::device, Tier::host}) {
-      std::uint64_t kept = 0;
-      for (const memory::Region& region : plan_.memory.regions()) {
-        if (region.tier == tier && region.persistent()) kept += region.bytes;
-      }
       const std::string name = std::string(memory::name_of(tier)) + " bytes";
-      kept_[static_cast<std::size_t>(tier)] = counter(name, "kept", kept);
-      in_use_[static_cast<std::size_t>(tier)] = counter(name, "in use", 0);
+      kept[static_cast<std::size_t>(tier)] = counter(name, "kept", 0);
+      in_use[static_cast<std::size_t>(tier)] = counter(name, "in use", 0);
     }
+    auto start_of = [&](int counter) -> std::int64_t& {
+      return relations_->counters[static_cast<std::size_t>(counter)].start;
+    };
     for (const memory::Region& region : plan_.memory.regions()) {
-      if (region.persistent() || region.first_use >= tasks || region.tier == Tier::disk) continue;
-      hold({static_cast<int>(region.first_use), static_cast<int>(region.last_use)},
-           in_use_[static_cast<std::size_t>(region.tier)], static_cast<std::int64_t>(region.bytes));
+      if (region.tier == Tier::disk || !region.persistent()) continue;
+      start_of(kept[static_cast<std::size_t>(region.tier)]) +=
+          static_cast<std::int64_t>(region.bytes);
     }
-  }
-
-  /// Memory through which chunks pass: what their tasks touch and is nothing's home.
-  void add_slots() {
     std::set<int> slots;
-    std::map<int, std::pair<Lifetime, std::set<int>>> chunks;
-    for (std::size_t index = 0; index < plan_.training.tasks.size(); ++index) {
-      const Task& task = plan_.training.tasks[index];
-      if (task.chunk < 0) continue;
-      for (const Access& access : plan_.training.accesses_of(task)) {
-        const memory::Region& region = plan_.memory.region(access.region);
-        if (region.tier != Tier::host || homes_.contains(access.region.value)) continue;
-        auto& [life, regions] = chunks[task.chunk];
-        life.extend(static_cast<int>(index));
-        regions.insert(access.region.value);
-        slots.insert(access.region.value);
-      }
+    std::map<int, std::pair<int, int>> chunks;  // first and last task of those that take a slot
+    for (const Lifetime& life : lifetimes(plan_, plan_.training)) {
+      const memory::Region& region = plan_.memory.region(life.region);
+      const auto tier = static_cast<std::size_t>(region.tier);
+      const auto bytes = static_cast<std::int64_t>(region.bytes);
+      hold(life.first, life.last, in_use[tier], bytes);
+      if (life.chunk < 0) continue;
+      const auto [chunk, is_new] = chunks.try_emplace(life.chunk, life.first, life.last);
+      chunk->second.first = std::min(chunk->second.first, life.first);
+      chunk->second.second = std::max(chunk->second.second, life.last);
+      if (slots.insert(life.region.value).second) start_of(kept[tier]) -= bytes;
     }
     if (chunks.empty()) return;
-    const auto host = static_cast<std::size_t>(Tier::host);
-    for (const int slot : slots) {
-      relations_->counters[static_cast<std::size_t>(kept_[host])].start -=
-          static_cast<std::int64_t>(plan_.memory.region(RegionId(slot)).bytes);
-    }
-    const int free =
-        counter("free chunk slots", "free",
-                std::min(chunks.size(), static_cast<std::size_t>(plan_.request.chunk_slots)));
-    for (const auto& [chunk, use] : chunks) {
-      std::int64_t bytes = 0;
-      for (const int region : use.second) {
-        bytes += static_cast<std::int64_t>(plan_.memory.region(RegionId(region)).bytes);
-      }
-      hold(use.first, in_use_[host], bytes);
-      hold(use.first, free, -1);
-    }
+    const auto slots_max = static_cast<std::size_t>(plan_.request.chunk_slots);
+    const int free = counter("free chunk slots", "free", std::min(chunks.size(), slots_max));
+    for (const auto& [chunk, tasks] : chunks) hold(tasks.first, tasks.second, free, -1);
   }
 
   void add_disk() {
@@ -168,16 +133,13 @@ class Counters {
         continue;
       }
       const auto number = static_cast<int>(index);
-      hold({number, number}, task.lane == Lane::disk_read ? read : written,
+      hold(number, number, task.lane == Lane::disk_read ? read : written,
            static_cast<std::int64_t>(task.bytes));
     }
   }
 
   const plan::Plan& plan_;
   Trace::Relations* relations_ = nullptr;
-  std::set<int> homes_;
-  int kept_[memory::kTiers] = {};    ///< counters, by tier
-  int in_use_[memory::kTiers] = {};  ///< counters, by tier
 };
 
 }  // namespace

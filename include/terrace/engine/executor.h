@@ -33,6 +33,9 @@ class Executor {
     io::PageStore* store = nullptr;  ///< null when the plan uses no disk
     Trace* trace = nullptr;          ///< lanes as `plan::Lane`; null: none
     LaneRates rates = {};            ///< to which lanes are held
+    /// Memory that a step gives back is overwritten at once, so that whoever reads it too early or
+    /// too late sees nothing that could pass for a number. Where the host can touch it.
+    bool overwrite_released = kOverwriteReleased;
   };
   /// What a commit stores beside the pages, given what became of the step; called on the disk lane.
   using RunState = std::function<std::string(const StepOutcome&)>;

@@ -35,6 +35,13 @@ struct StepOutcome {
 /// of its tasks on the others; 0: as fast as it goes. Holding a lane changes no number.
 using LaneRates = std::array<double, plan::kLanes>;
 
+/// In debug builds released memory is overwritten.
+#ifdef NDEBUG
+inline constexpr bool kOverwriteReleased = false;
+#else
+inline constexpr bool kOverwriteReleased = true;
+#endif
+
 /// How the lanes spent a step. Each lane writes its own row.
 struct StepTimes {
   struct LaneTimes {

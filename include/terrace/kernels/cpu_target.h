@@ -11,7 +11,7 @@ namespace terrace::kernels {
 /// measurements.
 class CpuTarget {
  public:
-  /// The best one that this CPU has. Thread-safe.
+  /// The best one that this CPU has: the first of `all`. Allocates nothing. Thread-safe.
   CpuTarget();
 
   /// Every compiled target that this CPU can run, best first.
@@ -25,7 +25,7 @@ class CpuTarget {
 
  private:
   explicit CpuTarget(std::int64_t bit) : bit_(bit) {}
-  std::int64_t bit_;  // Highway's HWY_... constant
+  std::int64_t bit_ = 0;  // Highway's HWY_... constant
 };
 
 }  // namespace terrace::kernels
