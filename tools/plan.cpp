@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -40,6 +41,13 @@ struct PlanReport {
   [[nodiscard]] std::int64_t tokens() const {
     return settings.batch.train.value_or(0) * sequence();
   }
+  /// Tokens a step from which on computing takes as long as `lane` is busy, if it grows with them
+  /// (a larger micro-batch moves no more bytes).
+  [[nodiscard]] std::int64_t hidden_from_tokens(plan::Lane lane) const {
+    const double share =
+        prediction->of(lane).busy_seconds / prediction->of(plan::Lane::compute).busy_seconds;
+    return std::llround(std::ceil(share * static_cast<double>(tokens())));
+  }
   [[nodiscard]] double tokens_per_second() const {
     return static_cast<double>(tokens()) / prediction->step_seconds;
   }
@@ -48,13 +56,43 @@ struct PlanReport {
   [[nodiscard]] std::int64_t sequence() const { return chosen.plan.request.micro_batch.sequence; }
 };
 
+constexpr std::array kStateKinds = {StateKind::parameter, StateKind::gradient, StateKind::master,
+                                    StateKind::exp_avg, StateKind::exp_avg_sq};
+
+/// What each rank keeps of each kind, and their sum, on all tiers together.
+Json state_json(const plan::Plan& plan) {
+  Json state = Json::object();
+  std::uint64_t sum = 0;
+  for (const StateKind kind : kStateKinds) {
+    const std::uint64_t bytes = plan.kept_bytes(kind);
+    state[std::string(name_of(kind))] = bytes;
+    sum += bytes;
+  }
+  state["sum"] = sum;
+  return state;
+}
+
+std::string state_table(const plan::Plan& plan) {
+  std::vector<std::vector<std::string>> rows;
+  const Json state = state_json(plan);
+  for (const auto& [kind, bytes] : state.items()) {
+    rows.push_back({"  " + kind, format_bytes(bytes.get<std::uint64_t>())});
+  }
+  constexpr std::array<std::size_t, 1> right = {1};
+  return "\nState of each rank\n" + engine::aligned(rows, right);
+}
+
 Json prediction_json(const PlanReport& report) {
   if (!report.prediction) return nullptr;
   Json busy = Json::object();
   Json waited = Json::object();
+  Json hidden = Json::object();
   for (int index = 0; index < plan::kLanes; ++index) {
     const auto lane = static_cast<plan::Lane>(index);
     busy[std::string(name_of(lane))] = report.prediction->of(lane).busy_seconds;
+    if (lane != plan::Lane::compute) {
+      hidden[std::string(name_of(lane))] = report.hidden_from_tokens(lane);
+    }
     waited[std::string(name_of(lane))] =
         report.prediction->waited_seconds[static_cast<std::size_t>(index)];
   }
@@ -63,7 +101,8 @@ Json prediction_json(const PlanReport& report) {
           {"tokens_per_second", report.tokens_per_second()},
           {"busiest", name_of(report.prediction->busiest())},
           {"busy_seconds", busy},
-          {"compute_waits_seconds", waited}};
+          {"compute_waits_seconds", waited},
+          {"hidden_from_tokens", hidden}};
 }
 
 std::string prediction_table(const PlanReport& report) {
@@ -77,16 +116,21 @@ std::string prediction_table(const PlanReport& report) {
   const auto share = [&](double seconds) {
     return fmt::format("{:.0f} %", seconds / prediction.step_seconds * 100);
   };
-  std::vector<std::vector<std::string>> rows = {{"  lane", "busy", "of the step", "kept compute"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"  lane", "busy", "of the step", "kept compute", "hidden from"}};
   for (int index = 0; index < plan::kLanes; ++index) {
     const auto lane = static_cast<plan::Lane>(index);
     const double busy = prediction.of(lane).busy_seconds;
     if (busy == 0) continue;
     const double waited = prediction.waited_seconds[static_cast<std::size_t>(index)];
     rows.push_back({fmt::format("  {}", name_of(lane)), format_duration(busy), share(busy),
-                    waited > 0 ? format_duration(waited) : ""});
+                    waited > 0 ? format_duration(waited) : "",
+                    lane == plan::Lane::compute
+                        ? ""
+                        : fmt::format("{} tokens", format_count(static_cast<std::uint64_t>(
+                                                       report.hidden_from_tokens(lane))))});
   }
-  constexpr std::array<std::size_t, 3> right = {1, 2, 3};
+  constexpr std::array<std::size_t, 4> right = {1, 2, 3, 4};
   return fmt::format("\nPredicted step: {}, {} tokens/s, bound by {}\n  profile: {}\n{}",
                      format_duration(prediction.step_seconds),
                      format_count(static_cast<std::uint64_t>(report.tokens_per_second())),
@@ -116,6 +160,9 @@ std::string as_json(const PlanReport& report) {
               {"parameters", setup.model->parameter_count()},
               {"dtype", name_of(setup.dtype)},
               {"placement", chosen.placement},
+              {"ranks", setup.layout->world_size()},
+              {"zero_stage", chosen.plan.request.zero_stage},
+              {"state_bytes", state_json(chosen.plan)},
               {"tiers", tiers},
               {"bytes_per_step", moved},
               {"prediction", prediction_json(report)},
@@ -138,15 +185,24 @@ std::string as_text(const PlanReport& report) {
       {"placement", chosen.placement},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen.process_bytes),
                           format_bytes(chosen.budget_bytes), chosen.budget_source)}};
+  const int ranks = setup.layout->world_size();
+  if (ranks > 1) {
+    facts.push_back({"ranks", fmt::format("{}, ZeRO stage {}; what follows is of each", ranks,
+                                          chosen.plan.request.zero_stage)});
+  }
   for (const engine::Fact& fact : engine::facts_of(settings)) facts.push_back(fact);
   std::vector<std::vector<std::string>> moved;
   for (const plan::Lane lane : kPaths) {
     const std::uint64_t bytes = engine::bytes_per_step(chosen.plan, lane);
     if (bytes > 0) moved.push_back({fmt::format("  {}", name_of(lane)), format_bytes(bytes)});
   }
+  if (const auto written = engine::bytes_per_step(chosen.plan, plan::Lane::disk_write)) {
+    moved.push_back({"  written in 1,000 steps", format_bytes(written * 1000)});
+  }
   constexpr std::array<std::size_t, 1> right = {1};
   return fmt::format(
-      "{}\nMemory\n{}{}{}", engine::settings_table(facts),
+      "{}{}\nMemory\n{}{}{}", engine::settings_table(facts),
+      ranks > 1 ? state_table(chosen.plan) : "",
       engine::memory_table(chosen.plan, static_cast<int>(settings.placement.disk_extents)),
       moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right),
       prediction_table(report));
@@ -173,7 +229,7 @@ int run_plan(Context& context, const Arguments& arguments) {
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder or the name of a preset");
   engine::resolve_batch(settings.batch, std::max<std::int64_t>(1, settings.ranks.ranks));
-  const engine::RunSetup setup = engine::set_up(settings, context.log);
+  const engine::RunSetup setup = engine::set_up(settings, context.log, engine::SetupUse::plan);
   settings.numerics.dtype = setup.dtype;
   if (!settings.optimizer.learning_rate) {
     settings.optimizer.learning_rate = setup.source.learning_rate;

@@ -136,14 +136,14 @@ void add_ranks(OptionTable& table, RankSettings& r) {
   table.add({.keys = {"ranks"},
              .flags = {"ranks"},
              .field = field(r.ranks),
-             .help = "ranks on this machine; 0: as the launcher says, otherwise 1",
+             .help = "ranks on this machine, or for a plan in all; 0: as the launcher says, else 1",
              .unit = "ranks",
              .minimum = 0});
   table.add({.keys = {"zero_optimization.stage"},
              .flags = {"zero_stage"},
              .field = field(r.zero_stage),
              .help = "what is sharded over ranks: 1 optimizer, 2 and gradients, 3 and parameters",
-             .default_note = "by the plan",
+             .default_note = "3 with several ranks",
              .minimum = 0,
              .maximum = 3});
   table.add({.keys = {"threads"},

@@ -50,6 +50,9 @@ plan::PlanRequest base_request(const Settings& settings, const model::Model& mod
           "--per_device_train_batch_size instead",
           accumulation, kAccumulationMax);
   plan::PlanRequest request;
+  // All that can be is sharded unless less is asked for.
+  request.zero_stage =
+      static_cast<int>(settings.ranks.zero_stage.value_or(layout.world_size() > 1 ? 3 : 0));
   request.micro_batch = micro_batch_shape(settings, model.config());
   request.micro_batches = static_cast<int>(accumulation);
   request.recompute = settings.numerics.gradient_checkpointing;
@@ -68,7 +71,7 @@ plan::PlanRequest base_request(const Settings& settings, const model::Model& mod
   } else {
     // About 24 MiB of state, and for small models enough chunks that their reads, updates and
     // writes can overlap.
-    const std::int64_t share = layout.elements() / 16;
+    const std::int64_t share = layout.elements() / layout.world_size() / 16;
     request.chunk_elements = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(share), 2048)), 1 << 16,
         1 << 21);
@@ -101,10 +104,13 @@ std::vector<plan::Placement> candidates(const Settings& settings) {
   const auto state = pinned_tier(settings.placement.optimizer.device);
   const auto parameters = pinned_tier(settings.placement.parameters.device);
   const bool disk = !settings.placement.swap.empty();
+  const std::int64_t stage = settings.ranks.zero_stage.value_or(0);
+  const bool whole_on_device = settings.ranks.ranks > 1 && (stage == 1 || stage == 2);
   std::vector<plan::Placement> list;
   auto add = [&](Tier parameter_tier, Tier state_tier) {
     if (parameters && *parameters != parameter_tier) return;
     if (state && *state != state_tier) return;
+    if (whole_on_device && !parameters && parameter_tier != Tier::device) return;
     plan::Placement placement;
     placement.parameters = parameter_tier;
     placement.state = state_tier;

@@ -1,16 +1,19 @@
 #include "terrace/engine/run_setup.h"
 
+#include <algorithm>
+
 #include "terrace/core/error.h"
 #include "terrace/engine/planning.h"
 #include "terrace/kernels/cpu.h"
 
 namespace terrace::engine {
 
-RunSetup set_up(const Settings& settings, Log& log) {
+RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
   require(settings.placement.device != DeviceChoice::cuda, ErrorKind::device,
           "--device is cuda, but this build computes on the host device only: use --device cpu");
-  require(settings.ranks.ranks <= 1, ErrorKind::usage,
-          "--ranks is {}, but this build trains on one rank: leave it out", settings.ranks.ranks);
+  const int ranks = static_cast<int>(std::max<std::int64_t>(1, settings.ranks.ranks));
+  require(ranks == 1 || use == SetupUse::plan, ErrorKind::usage,
+          "--ranks is {}, but this build trains on one rank: leave it out", ranks);
   RunSetup setup;
   setup.threads = choose_threads(static_cast<int>(settings.ranks.threads));
   setup.source = find_model(settings.model, log);
@@ -20,7 +23,7 @@ RunSetup set_up(const Settings& settings, Log& log) {
   setup.ops = kernels::make_cpu_ops(cpu, log);
   setup.dtype = choose_dtype(settings, *setup.ops);
   setup.model = std::make_unique<model::Model>(setup.source.config, setup.dtype, *setup.ops);
-  setup.layout = std::make_unique<shard::Layout>(shard::shape_of(*setup.model), 1,
+  setup.layout = std::make_unique<shard::Layout>(shard::shape_of(*setup.model), ranks,
                                                  settings.optimizer.decay_all);
   return setup;
 }

@@ -18,6 +18,11 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
       "the chunk has {} elements; it must be a positive multiple of 2048, so that its pages are "
       "whole blocks of the disk in every dtype",
       request.chunk_elements);
+  require(
+      !shards(1) || shards(3) || parameters_on(Tier::device), ErrorKind::usage,
+      "ZeRO stage {} keeps whole parameters on every rank's device; to place them elsewhere use "
+      "--zero_stage 3",
+      request.zero_stage);
   plan_.request = request;
 }
 
@@ -36,13 +41,16 @@ Plan Builder::build() && {
 }
 
 void Builder::cut_chunks() {
-  const auto resident = static_cast<std::int64_t>(request_.placement.state_resident *
-                                                  static_cast<double>(layout_.elements()));
+  std::int64_t all = 0;
+  for (const shard::Flat& flat : layout_.flats()) all += kept(flat, shards(1));
+  const auto resident =
+      static_cast<std::int64_t>(request_.placement.state_resident * static_cast<double>(all));
   std::int64_t before = 0;
   for (const shard::Flat& flat : layout_.flats()) {
     first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
-    for (std::int64_t first = 0; first < flat.elements; first += request_.chunk_elements) {
-      const std::int64_t count = std::min(request_.chunk_elements, flat.elements - first);
+    const std::int64_t elements = kept(flat, shards(1));
+    for (std::int64_t first = 0; first < elements; first += request_.chunk_elements) {
+      const std::int64_t count = std::min(request_.chunk_elements, elements - first);
       before += count;
       const Tier tier =
           before <= resident ? request_.placement.resident_tier : request_.placement.state;
@@ -65,13 +73,16 @@ Tier Builder::gradient_tier() const {
 void Builder::add_parameters() {
   memory::MemoryPlan& memory = plan_.memory;
   for (const shard::Flat& flat : layout_.flats()) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(flat.elements) * parameter_bytes();
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(kept(flat, shards(3))) * parameter_bytes();
     plan_.flat_parameter.push_back(
         parameters_on(Tier::disk) ? memory::kNoRegion
                                   : memory.add("parameters", request_.placement.parameters, bytes));
     const bool copy = request_.update_reads_parameter && parameters_on(Tier::device) &&
                       gradient_tier() == Tier::host;
-    plan_.host_parameter.push_back(copy ? memory.add("parameters (host copy)", Tier::host, bytes)
+    const std::uint64_t copied =
+        static_cast<std::uint64_t>(kept(flat, shards(1))) * parameter_bytes();
+    plan_.host_parameter.push_back(copy ? memory.add("parameters (host copy)", Tier::host, copied)
                                         : memory::kNoRegion);
   }
   for (const Chunk& chunk : plan_.chunks) {
@@ -91,7 +102,7 @@ void Builder::add_gradients() {
   const Tier tier = gradient_tier();
   for (const shard::Flat& flat : layout_.flats()) {
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(flat.elements) * size_of(request_.gradient);
+        static_cast<std::uint64_t>(kept(flat, shards_gradients())) * size_of(request_.gradient);
     plan_.gradient.push_back(plan_.updates_before_decision
                                  ? add_transient("gradient slots", tier, bytes)
                                  : plan_.memory.add("gradients", tier, bytes));
@@ -237,6 +248,26 @@ Task& Builder::emit(TaskKind kind, Lane lane, std::vector<Access> accesses) {
 
 Plan make_plan(const model::Model& model, const shard::Layout& layout, const PlanRequest& request) {
   return Builder(model, layout, request).build();
+}
+
+std::uint64_t Plan::kept_bytes(StateKind kind) const {
+  std::uint64_t bytes = 0;
+  const auto add = [&](RegionId id) {
+    if (id != memory::kNoRegion && memory.region(id).persistent()) bytes += memory.region(id).bytes;
+  };
+  if (kind == StateKind::gradient) {
+    for (const RegionId id : gradient) add(id);
+  } else if (kind == StateKind::parameter) {
+    for (const RegionId id : flat_parameter) add(id);
+    if (request.placement.parameters == Tier::disk) {
+      for (const Place& place : parameter) add(place.region);
+    }
+  }
+  for (std::size_t index = 0; index < request.state.size(); ++index) {
+    if (request.state[index].kind != kind) continue;
+    for (const std::vector<Place>& places : state) add(places[index].region);
+  }
+  return bytes;
 }
 
 bool Plan::every_step_is_committed() const {

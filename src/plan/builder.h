@@ -57,6 +57,11 @@ class Builder {
   void emit_logits(const Visit& visit, std::size_t index);
   void emit_backward(const Visit& visit, std::size_t index, int micro_batch);
   void emit_gradient(int flat);
+  /// The sum over the ranks of the gradient in `rounded`; returns the region that holds what this
+  /// rank goes on with.
+  memory::RegionId emit_reduce(int flat, memory::RegionId rounded);
+  /// All ranks' shards in `shard` to `target`, which may be the region that holds the shard.
+  void emit_gather(int flat, memory::RegionId shard, memory::RegionId target);
   void emit_decision();
   void emit_chunk(int chunk);
 
@@ -73,6 +78,22 @@ class Builder {
     return request_.placement.parameters == tier;
   }
   [[nodiscard]] memory::Tier gradient_tier() const;
+  /// Whether what ZeRO shards from `stage` on is sharded; then the rank keeps its part only.
+  [[nodiscard]] bool shards(int stage) const {
+    return layout_.world_size() > 1 && request_.zero_stage >= stage;
+  }
+  [[nodiscard]] bool shards_gradients() const {
+    return shards(gradient_tier() == memory::Tier::device ? 2 : 1);
+  }
+  /// Elements of a flat that the rank keeps.
+  [[nodiscard]] std::int64_t kept(const shard::Flat& flat, bool sharded) const {
+    return sharded ? layout_.shard(flat.id, 0).count : flat.elements;
+  }
+  /// The share of a whole flat that a rank gets from, or gives to, the others.
+  [[nodiscard]] std::uint64_t exchanged(std::uint64_t bytes) const {
+    const auto ranks = static_cast<std::uint64_t>(layout_.world_size());
+    return bytes / ranks * (ranks - 1);
+  }
   [[nodiscard]] std::uint64_t parameter_bytes() const { return size_of(model_.compute_dtype()); }
   /// Which copy of per-micro-batch memory a micro-batch uses: in batch-major order all share one.
   [[nodiscard]] std::size_t copy_of(int micro_batch) const;

@@ -78,7 +78,15 @@ void Builder::emit_decision() {
     emit(TaskKind::settle, Lane::disk_write, std::move(dropped));
   } else {
     emit(TaskKind::decide, Lane::optimizer, std::move(decision));
-    for (int chunk = 0; chunk < static_cast<int>(plan_.chunks.size()); ++chunk) emit_chunk(chunk);
+    for (const shard::Flat& flat : layout_.flats()) {
+      const auto number = static_cast<std::size_t>(flat.id);
+      for (int chunk = first_chunk_[number]; chunk < first_chunk_[number + 1]; ++chunk) {
+        emit_chunk(chunk);
+      }
+      if (shards(1) && !shards(3)) {
+        emit_gather(flat.id, plan_.flat_parameter[number], plan_.flat_parameter[number]);
+      }
+    }
   }
   if (!pages.empty()) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
 }
@@ -155,10 +163,10 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
 }
 
 void Builder::emit_fetch(std::size_t visit, int unit) {
-  if (parameters_on(Tier::device)) return;
+  if (parameters_on(Tier::device) && !shards(3)) return;
   for (const int flat : layout_.flats_of_unit(unit)) {
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(layout_.flat(flat).elements) * parameter_bytes();
+        static_cast<std::uint64_t>(kept(layout_.flat(flat), shards(3))) * parameter_bytes();
     RegionId source = plan_.flat_parameter[static_cast<std::size_t>(flat)];
     if (parameters_on(Tier::disk)) {
       source = add_transient("parameter slots", Tier::host, whole_blocks(bytes));
@@ -173,13 +181,23 @@ void Builder::emit_fetch(std::size_t visit, int unit) {
       read.unit = unit;
       read.bytes = bytes;
     }
-    const RegionId slot = add_transient("parameter slots", Tier::device, bytes);
+    RegionId slot = source;
+    if (!parameters_on(Tier::device)) {
+      slot = add_transient("parameter slots", Tier::device, bytes);
+      Task& fetch = emit(TaskKind::fetch_parameter, Lane::h2d,
+                         {{source, 0, bytes, false}, whole(slot, true)});
+      fetch.flat = flat;
+      fetch.unit = unit;
+      fetch.bytes = bytes;
+    }
+    if (shards(3)) {
+      const RegionId shard = slot;
+      slot = add_transient(
+          "parameter slots", Tier::device,
+          static_cast<std::uint64_t>(layout_.flat(flat).elements) * parameter_bytes());
+      emit_gather(flat, shard, slot);
+    }
     fetched_[visit].push_back(slot);
-    Task& fetch =
-        emit(TaskKind::fetch_parameter, Lane::h2d, {{source, 0, bytes, false}, whole(slot, true)});
-    fetch.flat = flat;
-    fetch.unit = unit;
-    fetch.bytes = bytes;
   }
 }
 
@@ -192,7 +210,7 @@ void Builder::append_accumulators(int unit, std::vector<Access>& accesses) const
 void Builder::append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const {
   const auto flats = layout_.flats_of_unit(unit);
   for (std::size_t index = 0; index < flats.size(); ++index) {
-    accesses.push_back(whole(parameters_on(Tier::device)
+    accesses.push_back(whole(parameters_on(Tier::device) && !shards(3)
                                  ? plan_.flat_parameter[static_cast<std::size_t>(flats[index])]
                                  : fetched_[visit][index],
                              false));
@@ -259,9 +277,11 @@ void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_bat
 void Builder::emit_gradient(int flat) {
   const RegionId gradient = plan_.gradient[static_cast<std::size_t>(flat)];
   const memory::Region target = plan_.memory.region(gradient);
-  const RegionId rounded = target.tier == Tier::device
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(layout_.flat(flat).elements) * size_of(request_.gradient);
+  const RegionId rounded = target.tier == Tier::device && !shards_gradients()
                                ? gradient
-                               : add_transient("gradient slots", Tier::device, target.bytes);
+                               : add_transient("gradient slots", Tier::device, bytes);
   std::vector<Access> accesses = {whole(rounded, true)};
   for (int unit = 0; unit < unit_count(); ++unit) {
     const auto flats = layout_.flats_of_unit(unit);
@@ -274,10 +294,11 @@ void Builder::emit_gradient(int flat) {
   }
   Task& round = emit(TaskKind::round_gradient, Lane::compute, std::move(accesses));
   round.flat = flat;
-  round.bytes = target.bytes;
-  if (rounded != gradient) {
+  round.bytes = bytes;
+  const RegionId reduced = layout_.world_size() > 1 ? emit_reduce(flat, rounded) : rounded;
+  if (reduced != gradient) {
     Task& store =
-        emit(TaskKind::store_gradient, Lane::d2h, {whole(gradient, true), whole(rounded, false)});
+        emit(TaskKind::store_gradient, Lane::d2h, {whole(gradient, true), whole(reduced, false)});
     store.flat = flat;
     store.bytes = target.bytes;
   }
@@ -355,7 +376,8 @@ void Builder::emit_chunk(int chunk_index) {
   accesses.push_back(part(plan_.gradient[flat], chunk.range, size_of(request_.gradient), false));
   const std::uint64_t gradient_bytes = accesses.back().bytes;
   label(emit(TaskKind::update, Lane::optimizer, std::move(accesses)),
-        2 * state_bytes + parameter_size + gradient_bytes);
+        2 * state_bytes + (request_.update_reads_parameter ? 2 : 1) * parameter_size +
+            gradient_bytes);
 
   const RegionId home = plan_.flat_parameter[flat];
   if (parameters_on(Tier::device) && parameter.region != home) {

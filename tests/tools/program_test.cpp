@@ -165,6 +165,19 @@ TEST(Program, a_plan_predicts_its_step_from_a_profile_and_names_it) {
   std::filesystem::remove(file);
 }
 
+TEST(Program, plans_for_ranks_that_are_not_here) {
+  const Result text = run({"plan", "--model", "tiny", "--ranks", "8", "--zero_stage", "2"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("8, ZeRO stage 2"), HasSubstr("State of each rank"),
+                              HasSubstr("collective")));
+  const Result json = run({"plan", "--model", "tiny", "--ranks", "8", "--json"});
+  EXPECT_THAT(json.out, AllOf(HasSubstr("\"zero_stage\": 3"), HasSubstr("\"state_bytes\"")));
+  const Result off = run(
+      {"plan", "--model", "tiny", "--ranks", "8", "--zero_stage", "1", "--offload_param", "cpu"});
+  expect_one_sentence(off, 2);
+  EXPECT_THAT(off.err, HasSubstr("--zero_stage 3"));
+}
+
 TEST(Program, a_plan_over_its_budget_is_exit_code_3_and_names_both_figures) {
   const Result result = run({"plan", "--model", "small", "--host_memory", "1M"});
   expect_one_sentence(result, 3);

@@ -26,8 +26,11 @@ struct RunSetup {
   std::unique_ptr<shard::Layout> layout;
 };
 
-/// Errors: usage for a device or dtype that is not there; as `find_model`.
-[[nodiscard]] RunSetup set_up(const Settings& settings, Log& log);
+/// What a setup is for: to run, or only to plan, for which ranks that are not here may be counted.
+enum class SetupUse { run, plan };
+
+/// Errors: usage for a device, a dtype or ranks that are not there; as `find_model`.
+[[nodiscard]] RunSetup set_up(const Settings& settings, Log& log, SetupUse use = SetupUse::run);
 
 /// A run's samples.
 struct RunData {

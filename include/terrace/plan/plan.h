@@ -44,6 +44,13 @@ enum class Purpose { train, evaluate, generate };
 /// step, and nothing reads a page of the next step before it. In all other placements, where some
 /// of a chunk is updated in place, updates wait for the decision and gradients are kept until then.
 
+/// Note on sharding. Of several ranks (the layout's world size) each owns an equal part of every
+/// flat, and the plans of all ranks are alike: a plan is that of rank 0, whose part comes first.
+/// From ZeRO stage 1 on a rank keeps the optimizer's state of its own part only, from 2 on the
+/// gradients too, from 3 on the parameters too. Gradients that leave the device are those of the
+/// own part from stage 1 on. Stages 1 and 2 gather the updated parameters at a step's end, stage 3
+/// gathers a unit's when it is visited. Source: Rajbhandari et al., ZeRO, 2019.
+
 /// What a plan is made for.
 struct PlanRequest {
   Purpose purpose = Purpose::train;
@@ -58,6 +65,7 @@ struct PlanRequest {
   /// The caller neither clips nor scales the loss, and pages have two extents: see "Note on updates
   /// before the decision".
   bool may_update_before_decision = false;
+  int zero_stage = 0;  ///< 0 to 3, see "Note on sharding"; without effect on one rank
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
@@ -108,6 +116,8 @@ struct Plan {
   /// See "Note on updates before the decision".
   bool updates_before_decision = false;
 
+  /// Bytes of a state kind that the rank keeps from step to step, on all tiers together.
+  [[nodiscard]] std::uint64_t kept_bytes(StateKind kind) const;
   [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
   /// Whether all state that a step changes is in the store, so that its commit saves the run.
   [[nodiscard]] bool every_step_is_committed() const;

@@ -44,6 +44,10 @@ enum class TaskKind : std::uint8_t {
   backward,         ///< compute: r batch, w scratch, w saved (used up), w d_boundary, r input,
                     ///< w accumulators, r parameters
   round_gradient,   ///< compute: FP32 sums to the gradient dtype. w gradient, r accumulators
+  gather_flat,      ///< collective: all ranks' shards of a flat's parameters. r shard where it has
+                    ///< memory of its own, w whole
+  reduce_flat,      ///< collective: the sum of a flat's gradients over the ranks, of this rank's
+                    ///< shard alone where that has memory of its own. w shard where so, w whole
   store_gradient,   ///< d2h: w host gradient, r device gradient
   store_loss,       ///< d2h: w host losses or logits, r those of the device
   norm,             ///< optimizer: partial sums of squares of a flat. r gradient

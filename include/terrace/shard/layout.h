@@ -73,6 +73,7 @@ class Layout {
   /// `decay_all`: norms and biases decay too.
   Layout(const ModelShape& model, int world_size, bool decay_all = false);
 
+  [[nodiscard]] int world_size() const { return world_size_; }
   [[nodiscard]] std::span<const Flat> flats() const { return flats_; }
   [[nodiscard]] const Flat& flat(int id) const { return flats_[static_cast<std::size_t>(id)]; }
   /// The flats that a unit's computation needs, ascending.
