@@ -99,38 +99,92 @@ plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanReq
                                                : plan::MicroBatchOrder::batch_major;
 }
 
+/// What a plan may take.
+struct Budgets {
+  std::uint64_t process_bytes = 0;  ///< of RAM, the program itself included
+  std::uint64_t device_bytes = std::numeric_limits<std::uint64_t>::max();
+};
+
+/// What a plan takes.
+struct Need {
+  explicit Need(const plan::Plan& plan)
+      : process_bytes(plan.memory.bytes(Tier::device) + plan.memory.bytes(Tier::host) +
+                      kProgramBytes),
+        device_bytes(plan.memory.bytes(Tier::device)) {}
+
+  [[nodiscard]] bool fits(const Budgets& budgets) const {
+    return process_bytes <= budgets.process_bytes && device_bytes <= budgets.device_bytes;
+  }
+
+  std::uint64_t process_bytes;  ///< the host device's memory is RAM too
+  std::uint64_t device_bytes;
+};
+
+/// A placement to try. `fills`: as much of the state is kept on the resident tier as fits there.
+struct Candidate {
+  plan::Placement placement;
+  bool fills = false;
+};
+
 /// The placements to try, fastest first.
-std::vector<plan::Placement> candidates(const Settings& settings) {
+std::vector<Candidate> candidates(const Settings& settings, bool fill) {
   const auto state = pinned_tier(settings.placement.optimizer.device);
   const auto parameters = pinned_tier(settings.placement.parameters.device);
-  const bool disk = !settings.placement.swap.empty();
+  const double ratio = settings.placement.optimizer_ratio;
   const std::int64_t stage = settings.ranks.zero_stage.value_or(0);
   const bool whole_on_device = settings.ranks.ranks > 1 && (stage == 1 || stage == 2);
-  std::vector<plan::Placement> list;
-  auto add = [&](Tier parameter_tier, Tier state_tier) {
-    if (parameters && *parameters != parameter_tier) return;
-    if (state && *state != state_tier) return;
-    if (whole_on_device && !parameters && parameter_tier != Tier::device) return;
-    plan::Placement placement;
-    placement.parameters = parameter_tier;
-    placement.state = state_tier;
-    placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
-    // Of what is not offloaded at all, no share is.
-    placement.state_resident =
-        state_tier == Tier::device ? 0 : 1 - settings.placement.optimizer_ratio;
-    list.push_back(placement);
+  // The host device's memory is the host's RAM: nothing is gained by the host tier unless it is
+  // asked for, or the device's share is bounded.
+  auto may_use = [&](Tier tier, const std::optional<Tier>& pinned) {
+    if (pinned) return *pinned == tier;
+    return tier == Tier::device ||
+           (tier == Tier::host ? settings.placement.device_memory.has_value()
+                               : !settings.placement.swap.empty());
   };
-  // The host device's memory is the host's RAM: nothing is gained by the host tier unless asked.
+  std::vector<Candidate> list;
   for (const Tier parameter_tier : {Tier::device, Tier::host, Tier::disk}) {
     for (const Tier state_tier : {Tier::device, Tier::host, Tier::disk}) {
-      const bool asked = (parameters && *parameters == parameter_tier) ||
-                         parameter_tier == Tier::device || (disk && parameter_tier == Tier::disk);
-      const bool state_asked = (state && *state == state_tier) || state_tier == Tier::device ||
-                               (disk && state_tier == Tier::disk);
-      if (asked && state_asked) add(parameter_tier, state_tier);
+      if (!may_use(parameter_tier, parameters) || !may_use(state_tier, state)) continue;
+      if (whole_on_device && !parameters && parameter_tier != Tier::device) continue;
+      Candidate candidate;
+      candidate.placement.parameters = parameter_tier;
+      candidate.placement.state = state_tier;
+      candidate.placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
+      // Of what is not offloaded at all, no share is.
+      candidate.placement.state_resident = state_tier == Tier::device ? 0 : 1 - ratio;
+      candidate.fills = fill && !state && state_tier != Tier::device && ratio == 1;
+      list.push_back(candidate);
     }
   }
   return list;
+}
+
+/// The share that keeps the first `resident` of all elements on the resident tier.
+double share_of(std::int64_t resident, const plan::Plan& plan) {
+  std::int64_t all = 0;
+  for (const plan::Chunk& chunk : plan.chunks) all += chunk.range.count;
+  return (static_cast<double>(resident) + 0.5) / static_cast<double>(all);
+}
+
+/// The largest share of the state that fits on the resident tier, given the plan in which only the
+/// first chunk is there: whole chunks, at least one of which stays where the rest is. What a plan
+/// takes beside the state does not grow with the share.
+double largest_share(const plan::Plan& plan, const Budgets& budgets) {
+  const plan::Placement& placement = plan.request.placement;
+  Need need(plan);
+  std::int64_t resident = plan.chunks.front().range.count;
+  for (std::size_t chunk = 1; chunk + 1 < plan.chunks.size(); ++chunk) {
+    std::uint64_t bytes = 0;
+    for (const plan::Place& place : plan.state[chunk]) {
+      bytes +=
+          round_up(plan.memory.region(place.region).bytes, memory::MemoryPlan::kAlignmentBytes);
+    }
+    if (placement.state == Tier::disk) need.process_bytes += bytes;
+    if (placement.resident_tier == Tier::device) need.device_bytes += bytes;
+    if (!need.fits(budgets)) break;
+    resident += plan.chunks[chunk].range.count;
+  }
+  return share_of(resident, plan);
 }
 
 std::string describe(const plan::Placement& placement, bool automatic) {
@@ -174,7 +228,7 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
 }
 
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
-                       const shard::Layout& layout) {
+                       const shard::Layout& layout, bool fill) {
   ChosenPlan chosen;
   const auto& budget = settings.placement.host_memory;
   if (budget) {
@@ -186,30 +240,40 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.budget_bytes = static_cast<std::uint64_t>(free.value * kDefaultBudgetShare);
     chosen.budget_source = fmt::format("90 % of {}", free.source);
   }
-  const auto& device_limit = settings.placement.device_memory;
-  const std::uint64_t device_budget =
-      device_limit ? device_limit->of(static_cast<std::uint64_t>(total_memory().value))
-                   : std::numeric_limits<std::uint64_t>::max();
+  Budgets budgets;
+  budgets.process_bytes = chosen.budget_bytes;
+  if (const auto& limit = settings.placement.device_memory) {
+    budgets.device_bytes = limit->of(static_cast<std::uint64_t>(total_memory().value));
+  }
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
                          settings.placement.parameters.device == Placement::automatic;
-  for (const plan::Placement& placement : candidates(settings)) {
+  auto make = [&](const plan::Placement& placement) {
     plan::PlanRequest request = base_request(settings, model, layout);
     request.placement = placement;
     request.order = choose_order(settings, request);
-    chosen.plan = plan::make_plan(model, layout, request);
-    // The host device's memory is RAM too.
-    chosen.process_bytes = chosen.plan.memory.bytes(Tier::device) +
-                           chosen.plan.memory.bytes(Tier::host) + kProgramBytes;
-    chosen.placement = describe(placement, automatic);
-    const std::uint64_t device_bytes = chosen.plan.memory.bytes(Tier::device);
-    if (chosen.process_bytes <= chosen.budget_bytes && device_bytes <= device_budget) return chosen;
+    return plan::make_plan(model, layout, request);
+  };
+  for (Candidate candidate : candidates(settings, fill)) {
+    chosen.plan = make(candidate.placement);
+    if (candidate.fills && chosen.plan.chunks.size() > 1 && Need(chosen.plan).fits(budgets)) {
+      candidate.placement.state_resident =
+          share_of(chosen.plan.chunks.front().range.count, chosen.plan);
+      plan::Plan filled = make(candidate.placement);
+      if (Need(filled).fits(budgets)) {
+        candidate.placement.state_resident = largest_share(filled, budgets);
+        chosen.plan = make(candidate.placement);
+      }
+    }
+    chosen.process_bytes = Need(chosen.plan).process_bytes;
+    chosen.placement = describe(chosen.plan.request.placement, automatic);
+    if (Need(chosen.plan).fits(budgets)) return chosen;
   }
-  require(chosen.plan.memory.bytes(Tier::device) <= device_budget, ErrorKind::does_not_fit,
+  require(chosen.plan.memory.bytes(Tier::device) <= budgets.device_bytes, ErrorKind::does_not_fit,
           "the device tier needs {} ({}), but --device_memory allows {}: lower "
           "--per_device_train_batch_size or --max_length, or add --swap DIR with a folder on an "
           "NVMe drive",
           format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
-          format_bytes(device_budget));
+          format_bytes(budgets.device_bytes));
   const bool disk = !settings.placement.swap.empty();
   fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}",
        format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,

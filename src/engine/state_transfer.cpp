@@ -243,8 +243,8 @@ void StateTransfer::read(StateKind kind, const std::string& tensor, std::int64_t
   }
 }
 
-InitialState::InitialState(const model::Model& model, std::uint64_t seed)
-    : model_(model), seed_(seed), parameter_by_name_(index_names(model)) {}
+InitialState::InitialState(const model::Model& model, std::uint64_t seed, Workers& workers)
+    : model_(model), seed_(seed), workers_(workers), parameter_by_name_(index_names(model)) {}
 
 void InitialState::read(StateKind kind, const std::string& tensor, std::int64_t first,
                         std::span<float> values) {
@@ -252,7 +252,13 @@ void InitialState::read(StateKind kind, const std::string& tensor, std::int64_t 
     std::ranges::fill(values, 0.0F);
     return;
   }
-  model_.initial_values(parameter_by_name_.at(tensor), seed_, first, values);
+  constexpr std::int64_t kGrain = 4096;  // some 100 us
+  const int parameter = parameter_by_name_.at(tensor);
+  workers_.parallel_for(std::ssize(values), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    model_.initial_values(
+        parameter, seed_, first + begin,
+        values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  });
 }
 
 }  // namespace terrace::engine

@@ -59,7 +59,10 @@ void Trainer::prepare_data() {
 }
 
 void Trainer::prepare_plan() {
-  chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout);
+  // A store that can be gone on with holds all of the state, whatever RAM is free by now.
+  const bool fill = settings_.output.resume != "auto" ||
+                    !RunStore::is_there(settings_.placement, store_owner(output_));
+  chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, fill);
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=
         3 * static_cast<double>(batch_.accumulation) *

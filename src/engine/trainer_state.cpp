@@ -111,7 +111,7 @@ void Trainer::start_from_model() {
       transfer_context(setup_, chosen_.plan, *memory_, store_.get(), settings_.optimizer.state),
       workers_);
   if (setup_.source.is_preset()) {
-    InitialState initial(*setup_.model, identity_.seed);
+    InitialState initial(*setup_.model, identity_.seed, workers_);
     transfer_->load(initial, false);
   } else {
     transfer_->load(*open_weights(setup_.source, *setup_.model, context_.log), false);

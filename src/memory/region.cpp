@@ -1,6 +1,9 @@
 #include "terrace/memory/region.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "terrace/core/units.h"
 
@@ -69,6 +72,24 @@ void MemoryPlan::pack_transients(Tier tier) {
   }
 }
 
+std::int64_t MemoryPlan::fullest_moment(Tier tier) const {
+  std::map<std::int64_t, std::int64_t> changes;  // bytes by position
+  for (const Region& region : regions_) {
+    if (region.tier != tier || region.persistent()) continue;
+    const auto bytes = static_cast<std::int64_t>(round_up(region.bytes, kAlignmentBytes));
+    changes[region.first_use] += bytes;
+    changes[region.last_use + 1] -= bytes;
+  }
+  std::int64_t moment = -1;
+  std::int64_t most = 0;
+  std::int64_t now = 0;
+  for (const auto& [position, bytes] : changes) {
+    now += bytes;
+    if (now > most) std::tie(moment, most) = std::pair(position, now);
+  }
+  return moment;
+}
+
 std::vector<PurposeBytes> MemoryPlan::by_purpose() const {
   std::vector<PurposeBytes> table;
   auto add_to = [&](const std::string& purpose, Tier tier, std::uint64_t bytes) {
@@ -85,9 +106,16 @@ std::vector<PurposeBytes> MemoryPlan::by_purpose() const {
   }
   for (const Tier tier : {Tier::device, Tier::host}) {
     const auto index = static_cast<std::size_t>(tier);
-    if (bytes_[index] > persistent_bytes_[index]) {
-      add_to("slots", tier, bytes_[index] - persistent_bytes_[index]);
+    const std::int64_t moment = fullest_moment(tier);
+    std::uint64_t left = bytes_[index] - persistent_bytes_[index];
+    for (const Region& region : regions_) {
+      if (region.tier != tier || region.first_use > moment || region.last_use < moment) continue;
+      if (region.persistent()) continue;
+      const std::uint64_t bytes = round_up(region.bytes, kAlignmentBytes);
+      add_to(region.purpose, tier, bytes);
+      left -= bytes;
     }
+    if (left > 0) add_to("between slots", tier, left);
   }
   return table;
 }

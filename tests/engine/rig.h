@@ -55,7 +55,7 @@ class Rig {
     RunMemory memory(*device, plan_.memory);
     const std::unique_ptr<io::PageStore> store = make_store(std::move(disk));
     StateTransfer transfer({*device, model_, layout_, plan_, memory, store.get(), {}}, workers_);
-    InitialState initial(model_, 7);
+    InitialState initial(model_, 7, workers_);
     transfer.load(initial, false);
     if (faults != nullptr) arm_(*faults);
     OptimizerSetup setup;

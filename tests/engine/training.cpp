@@ -61,7 +61,8 @@ namespace {
 
 class AlteredState final : public checkpoint::StateSource {
  public:
-  AlteredState(const model::Model& model, const Alter& alter) : initial_(model, 7), alter_(alter) {}
+  AlteredState(const model::Model& model, const Alter& alter)
+      : initial_(model, 7, workers_), alter_(alter) {}
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override {
     initial_.read(kind, tensor, first, values);
@@ -69,6 +70,7 @@ class AlteredState final : public checkpoint::StateSource {
   }
 
  private:
+  Workers workers_{1};
   InitialState initial_;
   const Alter& alter_;
 };

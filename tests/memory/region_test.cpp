@@ -91,8 +91,29 @@ TEST(MemoryPlan, the_table_names_purposes_in_order_and_adds_up) {
   EXPECT_EQ(table[0].purpose, "master");
   EXPECT_EQ(table[0].bytes, 3 * kPage) << "whole pages";
   EXPECT_EQ(table[1].purpose, "weights");
-  EXPECT_EQ(table[2].purpose, "slots");
+  EXPECT_EQ(table[2].purpose, "slot");
   EXPECT_EQ(table[2].bytes, kPage);
+}
+
+TEST(MemoryPlan, the_table_tells_transients_apart_at_the_fullest_moment) {
+  MemoryPlan plan;
+  auto add = [&](const char* purpose, std::uint64_t pages, std::int64_t first, std::int64_t last) {
+    const RegionId id = plan.add(purpose, Tier::host, pages * kPage);
+    plan.use(id, first);
+    plan.use(id, last);
+  };
+  add("early", 2, 0, 1);
+  add("middle", 1, 0, 5);
+  add("late", 3, 2, 5);  // does not fit where the first one was
+  plan.pack();
+  const std::vector<PurposeBytes> table = plan.by_purpose();
+  ASSERT_EQ(table.size(), 3U);
+  EXPECT_EQ(table[0].purpose, "middle");
+  EXPECT_EQ(table[0].bytes, kPage);
+  EXPECT_EQ(table[1].purpose, "late");
+  EXPECT_EQ(table[1].bytes, 3 * kPage);
+  EXPECT_EQ(table[2].purpose, "between slots");
+  EXPECT_EQ(table[2].bytes, 2 * kPage);
 }
 
 TEST(MemoryPlan, packing_twice_gives_the_same_offsets) {

@@ -26,11 +26,15 @@ struct ChosenPlan {
   std::uint64_t process_bytes = 0;  ///< what the plan takes, and the program itself
 };
 
-/// Makes the plan that the settings ask for. `automatic` placement takes the fastest tiers that the
-/// budget allows, and disks only if `--swap` names one; what is pinned stays pinned.
+/// Makes the plan that the settings ask for. `automatic` placement fills the fastest tiers that the
+/// budgets allow and uses disks only if `--swap` names one: the parameters on one tier; of the
+/// optimizer's state as many whole chunks as fit on the faster of two tiers, the rest on the slower
+/// (all of it with `fill` false, as a store that holds everything needs it). What is pinned stays
+/// pinned. A larger budget never moves anything to a slower tier, but for state that makes room for
+/// the parameters.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
-                                     const shard::Layout& layout);
+                                     const shard::Layout& layout, bool fill = true);
 
 /// Bytes by tier and purpose, for people: one line each, the total first.
 [[nodiscard]] std::string memory_table(const plan::Plan& plan, int disk_extents);

@@ -78,16 +78,18 @@ class StateTransfer final : public checkpoint::StateSource {
   std::vector<int> cached_;       ///< [part]: the chunk whose page it holds, -1: none
 };
 
-/// The state that a new model starts from: its initial values, moments of zero.
+/// The state that a new model starts from: its initial values, moments of zero. The values are
+/// drawn by all `workers`, which outlive it. Single-owner.
 class InitialState final : public checkpoint::StateSource {
  public:
-  InitialState(const model::Model& model, std::uint64_t seed);
+  InitialState(const model::Model& model, std::uint64_t seed, Workers& workers);
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override;
 
  private:
   const model::Model& model_;
   std::uint64_t seed_;
+  Workers& workers_;
   std::unordered_map<std::string, int> parameter_by_name_;
 };
 

@@ -62,12 +62,15 @@ class MemoryPlan {
   [[nodiscard]] std::uint64_t bytes(Tier tier) const {
     return bytes_[static_cast<std::size_t>(tier)];
   }
-  /// Persistent bytes by purpose, and the transient rest of each slab under "slots": sums to
-  /// `bytes`. In order of first appearance.
+  /// Bytes by purpose, which sum to `bytes`: of each slab the persistent ones, then the transient
+  /// ones at the moment when most are in use, then what their packing leaves free at that moment
+  /// ("between slots"). In order of first appearance.
   [[nodiscard]] std::vector<PurposeBytes> by_purpose() const;
 
  private:
   void pack_transients(Tier tier);
+  /// The position at which the transient regions of `tier` take most, or -1.
+  [[nodiscard]] std::int64_t fullest_moment(Tier tier) const;
 
   std::vector<Region> regions_;
   std::uint64_t bytes_[kTiers] = {};

@@ -1,0 +1,118 @@
+#include "terrace/engine/planning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/training.h"
+#include "terrace/core/units.h"
+#include "terrace/kernels/cpu.h"
+
+// Automatic placement: device, then host, then disk, by fraction.
+
+namespace terrace::engine::testing {
+namespace {
+
+using memory::Tier;
+using ::testing::HasSubstr;
+
+class PlanningTest : public ::testing::Test {
+ protected:
+  PlanningTest()
+      : log_([](LogLevel, std::string_view) {}),
+        ops_(kernels::make_cpu_ops({}, log_)),
+        model_(small_llama(false), DType::bf16, *ops_),
+        layout_(shard::shape_of(model_), 1) {
+    settings_.data.max_length = 16;
+    settings_.batch.micro = 2;
+    settings_.placement.chunk_elements = 2048;
+    settings_.placement.swap = {"/a folder that planning never looks at"};
+  }
+
+  [[nodiscard]] ChosenPlan choose(std::uint64_t host_bytes, bool fill = true) {
+    settings_.placement.host_memory = Budget{.bytes = host_bytes};
+    return choose_plan(settings_, model_, layout_, fill);
+  }
+  /// What the run takes with everything in RAM.
+  [[nodiscard]] std::uint64_t whole() { return choose(kGiB).process_bytes; }
+  /// What it takes with everything on disk.
+  [[nodiscard]] std::uint64_t floor() {
+    Settings pinned = settings_;
+    pinned.placement.parameters.device = Placement::nvme;
+    pinned.placement.optimizer.device = Placement::nvme;
+    pinned.placement.host_memory = Budget{.bytes = kGiB};
+    return choose_plan(pinned, model_, layout_).process_bytes;
+  }
+  /// Bytes of the state of the chunks on a tier.
+  [[nodiscard]] static std::uint64_t state_on(const plan::Plan& plan, Tier tier) {
+    std::uint64_t bytes = 0;
+    for (const plan::Chunk& chunk : plan.chunks) {
+      if (chunk.tier == tier) bytes += static_cast<std::uint64_t>(chunk.range.count) * 12;
+    }
+    return bytes;
+  }
+
+  Log log_;
+  std::unique_ptr<kernels::Ops> ops_;
+  model::Model model_;
+  shard::Layout layout_;
+  Settings settings_;
+};
+
+TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
+  constexpr std::uint64_t kChunkBytes = 2048 * 12;
+  for (const double clip : {1.0, 0.0}) {
+    settings_.optimizer.max_grad_norm = clip;
+    const std::uint64_t first = floor();
+    const std::uint64_t last = whole();
+    Tier parameters = Tier::disk;
+    std::uint64_t on_disk = ~std::uint64_t{0};
+    int parts = 0;
+    for (std::uint64_t budget = first; budget < last + kChunkBytes; budget += 4 * kKiB) {
+      const ChosenPlan chosen = choose(budget);
+      SCOPED_TRACE(chosen.placement + ", " + std::to_string(budget));
+      ASSERT_LE(chosen.process_bytes, budget);
+      const Tier now = chosen.plan.request.placement.parameters;
+      ASSERT_LE(now, parameters);
+      if (now != parameters) on_disk = ~std::uint64_t{0};
+      parameters = now;
+      const std::uint64_t state = state_on(chosen.plan, Tier::disk);
+      ASSERT_LE(state, on_disk);
+      on_disk = state;
+      if (state == 0 || state_on(chosen.plan, Tier::host) == 0) continue;
+      ++parts;
+      EXPECT_GT(chosen.process_bytes + kChunkBytes, budget) << "another chunk would have fitted";
+    }
+    EXPECT_EQ(parameters, Tier::device);
+    EXPECT_EQ(on_disk, 0U) << "at the end all is in RAM";
+    EXPECT_GT(parts, 5);
+  }
+}
+
+TEST_F(PlanningTest, a_bounded_device_is_filled_before_the_host) {
+  settings_.placement.swap.clear();
+  const plan::Plan all = choose(kGiB).plan;
+  const std::uint64_t state = state_on(all, Tier::device);
+  EXPECT_EQ(state, static_cast<std::uint64_t>(layout_.elements()) * 12);
+  settings_.placement.device_memory = Budget{.bytes = all.memory.bytes(Tier::device) - state / 2};
+  const ChosenPlan half = choose(kGiB);
+  EXPECT_EQ(half.plan.request.placement.parameters, Tier::device);
+  EXPECT_GT(state_on(half.plan, Tier::device), state / 4);
+  // Less than half: the gradients have left the device too.
+  EXPECT_GT(state_on(half.plan, Tier::host), state / 8);
+  EXPECT_EQ(state_on(half.plan, Tier::disk), 0U);
+  EXPECT_THAT(half.placement, HasSubstr("of them on device"));
+}
+
+TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
+  const std::uint64_t budget = (floor() + whole()) / 2;
+  EXPECT_GT(state_on(choose(budget).plan, Tier::host), 0U);
+  EXPECT_EQ(state_on(choose(budget, false).plan, Tier::host), 0U);
+  settings_.placement.optimizer.device = Placement::nvme;
+  EXPECT_EQ(state_on(choose(budget).plan, Tier::host), 0U);
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing
