@@ -214,6 +214,17 @@ RegionId Builder::saved_of(int unit, int micro_batch) const {
   return saved_[static_cast<std::size_t>(unit)][copy_of(micro_batch)];
 }
 
+void Builder::keep_two(std::vector<RegionId>& before, std::vector<RegionId>& now) {
+  const std::int64_t position = base_ + static_cast<std::int64_t>(schedule_->tasks.size()) - 1;
+  for (const auto* regions : {&before, &now}) {
+    for (const RegionId region : *regions) {
+      if (is_transient(region)) plan_.memory.use(region, position);
+    }
+  }
+  before.swap(now);
+  now.clear();
+}
+
 RegionId Builder::add_transient(std::string purpose, Tier tier, std::uint64_t bytes) {
   const RegionId region = plan_.memory.add(std::move(purpose), tier, bytes);
   transient_.resize(static_cast<std::size_t>(region.value) + 1, false);
@@ -239,8 +250,7 @@ Task& Builder::emit(TaskKind kind, Lane lane, std::vector<Access> accesses) {
   task.first_access = static_cast<int>(schedule_->accesses.size());
   task.access_count = static_cast<int>(accesses.size());
   for (const Access& access : accesses) {
-    const auto index = static_cast<std::size_t>(access.region.value);
-    if (index < transient_.size() && transient_[index]) plan_.memory.use(access.region, position);
+    if (is_transient(access.region)) plan_.memory.use(access.region, position);
   }
   schedule_->accesses.insert(schedule_->accesses.end(), accesses.begin(), accesses.end());
   return schedule_->tasks.emplace_back(task);

@@ -19,6 +19,11 @@ namespace terrace::plan {
 /// order is what the waits are derived from and checked against. On each lane it is also the order
 /// of execution, so a fetch that is emitted some units ahead of its use runs that far ahead, as far
 /// as the memory it writes is free.
+///
+/// Note on passing memory. What passes between two lanes (a unit's parameters from disk to h2d, its
+/// gradient from compute to d2h and from there to the optimizer) keeps its memory until the next
+/// unit's has been passed on. Packed by their bare lifetimes the two would share it, and the one
+/// lane would stand still while the other works.
 class Builder {
  public:
   Builder(const model::Model& model, const shard::Layout& layout, const PlanRequest& request);
@@ -68,11 +73,18 @@ class Builder {
   Task& emit(TaskKind kind, Lane lane, std::vector<Access> accesses);
   void append_accumulators(int unit, std::vector<Access>& accesses) const;
   void append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const;
+  /// See "Note on passing memory": the regions of the unit before and of this one are kept until
+  /// here. Those of this one are then in `before`, and `now` is empty.
+  void keep_two(std::vector<memory::RegionId>& before, std::vector<memory::RegionId>& now);
   memory::RegionId add_transient(std::string purpose, memory::Tier tier, std::uint64_t bytes);
   [[nodiscard]] Access whole(memory::RegionId region, bool write) const;
   [[nodiscard]] Access part(memory::RegionId region, shard::Range range, std::size_t element_bytes,
                             bool write) const;
 
+  [[nodiscard]] bool is_transient(memory::RegionId region) const {
+    const auto index = static_cast<std::size_t>(region.value);
+    return index < transient_.size() && transient_[index];
+  }
   [[nodiscard]] int unit_count() const { return static_cast<int>(model_.units().size()); }
   [[nodiscard]] bool parameters_on(memory::Tier tier) const {
     return request_.placement.parameters == tier;
@@ -119,6 +131,11 @@ class Builder {
   /// [unit][position in flats_of_unit]: FP32 sums of one user of the flat, so that a tied weight's
   /// sum does not depend on the micro-batch order.
   std::vector<std::vector<memory::RegionId>> accumulators_;
+  // See "Note on passing memory": of the unit before, and of the one that is being emitted.
+  std::vector<memory::RegionId> reads_before_;
+  std::vector<memory::RegionId> reads_now_;
+  std::vector<memory::RegionId> gradients_before_;
+  std::vector<memory::RegionId> gradients_now_;
   std::vector<std::vector<memory::RegionId>> fetched_;  ///< [visit][position in flats_of_unit]
   std::vector<Slot> slots_;
   std::vector<bool> needs_slot_;                  ///< [chunk]

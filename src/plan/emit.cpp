@@ -117,6 +117,7 @@ void Builder::emit_evaluation() {
 
 void Builder::emit_visits(const std::vector<Visit>& visits) {
   fetched_.assign(visits.size(), {});
+  reads_before_.clear();
   std::size_t fetched = 0;
   for (std::size_t index = 0; index < visits.size(); ++index) {
     const std::size_t ahead = index + static_cast<std::size_t>(request_.prefetch_units);
@@ -159,6 +160,7 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
         emit_chunk(chunk);
       }
     }
+    keep_two(gradients_before_, gradients_now_);
   }
 }
 
@@ -170,6 +172,7 @@ void Builder::emit_fetch(std::size_t visit, int unit) {
     RegionId source = plan_.flat_parameter[static_cast<std::size_t>(flat)];
     if (parameters_on(Tier::disk)) {
       source = add_transient("parameter slots", Tier::host, whole_blocks(bytes));
+      reads_now_.push_back(source);
       std::vector<Access> accesses = {whole(source, true)};
       for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
         if (plan_.chunks[chunk].flat == flat) {
@@ -199,6 +202,7 @@ void Builder::emit_fetch(std::size_t visit, int unit) {
     }
     fetched_[visit].push_back(slot);
   }
+  keep_two(reads_before_, reads_now_);
 }
 
 void Builder::append_accumulators(int unit, std::vector<Access>& accesses) const {
@@ -296,6 +300,7 @@ void Builder::emit_gradient(int flat) {
   round.flat = flat;
   round.bytes = bytes;
   const RegionId reduced = layout_.world_size() > 1 ? emit_reduce(flat, rounded) : rounded;
+  gradients_now_.insert(gradients_now_.end(), {rounded, reduced, gradient});
   if (reduced != gradient) {
     Task& store =
         emit(TaskKind::store_gradient, Lane::d2h, {whole(gradient, true), whole(reduced, false)});
