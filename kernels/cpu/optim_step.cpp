@@ -133,11 +133,8 @@ HWY_INLINE void apply(const Coefficients& c, Lanes& x) {
   }
 }
 
-/// One whole vector at `i`. `random` points at the words of these elements (bf16 moments only).
 template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
-HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients,
-                            const StepArrays& arrays, std::int64_t i, const std::uint32_t* random) {
-  const Words du;
+HWY_INLINE Lanes load_vector(const StepJob& job, const StepArrays& arrays, std::int64_t i) {
   Lanes x;
   x.gradient = load_floats(job.layout.gradient, arrays.gradient, i);
   x.master = load_master<kMaster>(arrays, i);
@@ -146,7 +143,14 @@ HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients
   if constexpr (uses_exp_avg_sq(kRule)) {
     x.exp_avg_sq = load_floats(kMoment, arrays.exp_avg_sq_in, i);
   }
-  apply<kRule>(coefficients, x);
+  return x;
+}
+
+/// `random` points at the words of these elements (bf16 moments only).
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+HWY_INLINE void store_vector(const Lanes& x, const StepJob& job, const StepArrays& arrays,
+                             std::int64_t i, const std::uint32_t* random) {
+  const Words du;
   store_master<kMaster>(x.master, job, arrays, i);
   WordV words = hn::Zero(du);
   if constexpr (kMoment == DType::bf16) words = hn::LoadU(du, random);
@@ -156,6 +160,15 @@ HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients
   if constexpr (uses_exp_avg_sq(kRule)) {
     store_moment<kMoment>(x.exp_avg_sq, arrays.exp_avg_sq_out, i, hn::ShiftRight<16>(words));
   }
+}
+
+/// One whole vector at `i`.
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients,
+                            const StepArrays& arrays, std::int64_t i, const std::uint32_t* random) {
+  Lanes x = load_vector<kRule, kMaster, kMoment>(job, arrays, i);
+  apply<kRule>(coefficients, x);
+  store_vector<kRule, kMaster, kMoment>(x, job, arrays, i, random);
 }
 
 /// The last `count` (fewer than a vector's) elements, through padded copies: the same instructions
@@ -208,10 +221,20 @@ HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t en
     return kMoment == DType::bf16 ? random + (i - begin) : nullptr;
   };
   std::int64_t i = begin;
+  const std::size_t gradient_size = size_of(job.layout.gradient);
   for (; i + kPrefetchBlock <= end; i += kPrefetchBlock) {
-    if (i + kPrefetchAhead + kPrefetchBlock <= last) prefetch_block(job, i + kPrefetchAhead);
-    for (std::int64_t v = i; v < i + kPrefetchBlock; v += lanes) {
-      step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, v, words_of(v));
+    if (i + kPrefetchAhead + kPrefetchBlock <= last) {
+      prefetch_block<kRule, kMaster, kMoment>(arrays, gradient_size, i + kPrefetchAhead);
+    }
+    // Two vectors at a time: the loads of both come before the divisions and square roots of
+    // either.
+    for (std::int64_t v = i; v < i + kPrefetchBlock; v += 2 * lanes) {
+      Lanes x = load_vector<kRule, kMaster, kMoment>(job, arrays, v);
+      Lanes y = load_vector<kRule, kMaster, kMoment>(job, arrays, v + lanes);
+      apply<kRule>(coefficients, x);
+      apply<kRule>(coefficients, y);
+      store_vector<kRule, kMaster, kMoment>(x, job, arrays, v, words_of(v));
+      store_vector<kRule, kMaster, kMoment>(y, job, arrays, v + lanes, words_of(v + lanes));
     }
   }
   for (; i + lanes <= end; i += lanes) {
