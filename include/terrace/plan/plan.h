@@ -49,7 +49,8 @@ enum class Purpose { train, evaluate, generate };
 /// From ZeRO stage 1 on a rank keeps the optimizer's state of its own part only, from 2 on the
 /// gradients too, from 3 on the parameters too. Gradients that leave the device are those of the
 /// own part from stage 1 on. Stages 1 and 2 gather the updated parameters at a step's end, stage 3
-/// gathers a unit's when it is visited. Source: Rajbhandari et al., ZeRO, 2019.
+/// gathers a unit's when it is visited. The few bytes that the ranks agree on when a step is
+/// decided are no task of their own. Source: Rajbhandari et al., ZeRO, 2019.
 
 /// What a plan is made for.
 struct PlanRequest {
