@@ -38,9 +38,9 @@ struct Executor::Impl {
   }
 
   [[nodiscard]] Parts parts() const {
-    return {context.device, context.ops,    context.model, context.layout,
-            context.plan,   context.memory, context.trace, context.rates,
-            context.overwrite_released};
+    return {context.device, context.ops,   context.model,
+            context.layout, context.plan,  context.memory,
+            context.trace,  context.rates, context.overwrite_released};
   }
 
   void add_disk_lane(Program& program, Lane lane) {
