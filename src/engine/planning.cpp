@@ -187,6 +187,40 @@ double largest_share(const plan::Plan& plan, const Budgets& budgets) {
   return share_of(resident, plan);
 }
 
+/// The two changes of settings that lower the need of a plan most, as flags with what the run would
+/// then take; empty when nothing helps.
+std::string ways_out(const Settings& settings, const model::Model& model,
+                     const shard::Layout& layout, const plan::PlanRequest& request) {
+  struct Way {
+    std::string flag;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Way> ways;
+  auto try_way = [&](std::string flag, auto&& change) {
+    Settings changed = settings;
+    change(changed);
+    plan::PlanRequest other = base_request(changed, model, layout);
+    other.placement = request.placement;
+    other.order = choose_order(changed, other);
+    ways.push_back({std::move(flag), Need(plan::make_plan(model, layout, other)).process_bytes});
+  };
+  const std::int64_t half = request.micro_batch.sequence / 2;
+  try_way("--per_device_train_batch_size 1", [](Settings& changed) { changed.batch.micro = 1; });
+  try_way(fmt::format("--max_length {}", half),
+          [&](Settings& changed) { changed.data.max_length = std::max<std::int64_t>(1, half); });
+  try_way("--max_grad_norm 0", [](Settings& changed) { changed.optimizer.max_grad_norm = 0; });
+  const std::uint64_t now = Need(plan::make_plan(model, layout, request)).process_bytes;
+  std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
+  std::ranges::stable_sort(ways, {}, &Way::bytes);
+  if (ways.size() > 2) ways.resize(2);
+  std::string text;
+  for (const Way& way : ways) {
+    text +=
+        fmt::format("{}{} takes {}", text.empty() ? "" : ", ", way.flag, format_bytes(way.bytes));
+  }
+  return text;
+}
+
 std::string describe(const plan::Placement& placement, bool automatic) {
   auto place = [](Tier tier) {
     return tier == Tier::device ? "device" : tier == Tier::host ? "host RAM" : "disk";
@@ -275,11 +309,13 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
           format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
           format_bytes(budgets.device_bytes));
   const bool disk = !settings.placement.swap.empty();
-  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}",
+  const std::string ways = disk ? ways_out(settings, model, layout, chosen.plan.request) : "";
+  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}{}",
        format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
        format_bytes(chosen.budget_bytes),
-       disk ? "lower --per_device_train_batch_size or --max_length, or raise --host_memory"
-            : "add --swap DIR with a folder on an NVMe drive, so that state can live there");
+       disk ? "raise --host_memory"
+            : "add --swap DIR with a folder on an NVMe drive, so that state can live there",
+       ways.empty() ? "" : ", or lower the need: " + ways);
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {

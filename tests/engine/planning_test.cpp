@@ -106,6 +106,18 @@ TEST_F(PlanningTest, a_bounded_device_is_filled_before_the_host) {
   EXPECT_THAT(half.placement, HasSubstr("of them on device"));
 }
 
+TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_with_their_need) {
+  const std::uint64_t least = floor();
+  try {
+    (void)choose(least - kMiB);
+    FAIL() << "a budget below the floor was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr(format_bytes(least)));
+    EXPECT_THAT(error.what(), HasSubstr("--max_grad_norm 0 takes "));
+  }
+}
+
 TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
   const std::uint64_t budget = (floor() + whole()) / 2;
   EXPECT_GT(state_on(choose(budget).plan, Tier::host), 0U);
