@@ -39,13 +39,13 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
   table.add({.keys = {"device_memory"},
              .flags = {"device_memory"},
              .field = field(p.device_memory),
-             .help = "budget of device memory, as 20G, 20GB or 80%",
+             .help = "budget of device memory of one rank, as 20G, 20GB or 80%",
              .unit = "bytes or %",
              .default_note = "what is free"});
   table.add({.keys = {"host_memory"},
              .flags = {"host_memory"},
              .field = field(p.host_memory),
-             .help = "budget of host memory; without a GPU, of the whole process",
+             .help = "budget of host memory of one rank; without a GPU, of the whole process",
              .unit = "bytes or %",
              .default_note = "what the container allows"});
   table.add({.keys = {"disk"},
@@ -138,7 +138,8 @@ void add_ranks(OptionTable& table, RankSettings& r) {
              .field = field(r.ranks),
              .help = "ranks on this machine, or for a plan in all; 0: as the launcher says, else 1",
              .unit = "ranks",
-             .minimum = 0});
+             .minimum = 0,
+             .maximum = 1 << 20});
   table.add({.keys = {"zero_optimization.stage"},
              .flags = {"zero_stage"},
              .field = field(r.zero_stage),

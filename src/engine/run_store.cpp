@@ -78,11 +78,6 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
   }
 }
 
-bool RunStore::is_there(const PlacementSettings& settings, const std::string& owner) {
-  const std::vector<fs::path> bases = bases_of(settings);
-  return !bases.empty() && io::RunFolder::find(bases, owner).has_value();
-}
-
 std::unique_ptr<RunStore> RunStore::find(const PlacementSettings& settings,
                                          const std::string& owner, Log& log) {
   const std::vector<fs::path> bases = bases_of(settings);

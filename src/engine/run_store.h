@@ -25,8 +25,6 @@ class RunStore {
                                                         const plan::Plan& plan,
                                                         std::uint64_t run_state_bytes_max,
                                                         Log& log);
-  /// Whether a dead run of the same owner left a store, usable or not.
-  [[nodiscard]] static bool is_there(const PlacementSettings& settings, const std::string& owner);
   /// Opens what a dead run of the same owner left, if it has a committed step; removes it if not.
   [[nodiscard]] static std::unique_ptr<RunStore> find(const PlacementSettings& settings,
                                                       const std::string& owner, Log& log);

@@ -40,6 +40,8 @@ class Trainer {
   // Where the state comes from.
   void allocate();
   void load_state();
+  /// What a dead run of this output has committed, unless a checkpoint is newer; or null.
+  [[nodiscard]] std::unique_ptr<RunStore> store_to_go_on_with() const;
   [[nodiscard]] bool resume_from_store();
   void resume_from_checkpoint(const std::filesystem::path& folder);
   void start_from_model();

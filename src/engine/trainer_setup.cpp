@@ -59,9 +59,9 @@ void Trainer::prepare_data() {
 }
 
 void Trainer::prepare_plan() {
-  // A store that can be gone on with holds all of the state, whatever RAM is free by now.
-  const bool fill = settings_.output.resume != "auto" ||
-                    !RunStore::is_there(settings_.placement, store_owner(output_));
+  if (settings_.output.resume == "auto") store_ = store_to_go_on_with();
+  // That store holds all of the state, whatever RAM is free by now.
+  const bool fill = store_ == nullptr;
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, fill);
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=

@@ -71,16 +71,19 @@ StateTransfer::Context transfer_context(const RunSetup& setup, const plan::Plan&
 
 }  // namespace
 
-bool Trainer::resume_from_store() {
+std::unique_ptr<RunStore> Trainer::store_to_go_on_with() const {
   auto store = RunStore::find(settings_.placement, store_owner(output_), context_.log);
-  if (store == nullptr) return false;
-  const checkpoint::TrainerState state =
-      checkpoint::parse_trainer_state(store->run_state(), store->place());
+  if (store == nullptr) return nullptr;
+  const auto state = checkpoint::parse_trainer_state(store->run_state(), store->place());
   const auto newest = checkpoint::newest_checkpoint(output_);
-  if (newest && newest->step > state.global_step) return false;
-  store->require_pages_of(chosen_.plan);
-  adopt(state, store->place());
-  store_ = std::move(store);
+  if (newest && newest->step > state.global_step) return nullptr;
+  return store;
+}
+
+bool Trainer::resume_from_store() {
+  if (store_ == nullptr) return false;
+  store_->require_pages_of(chosen_.plan);
+  adopt(checkpoint::parse_trainer_state(store_->run_state(), store_->place()), store_->place());
   transfer_ = std::make_unique<StateTransfer>(
       transfer_context(setup_, chosen_.plan, *memory_, store_.get(), settings_.optimizer.state),
       workers_);

@@ -73,7 +73,7 @@ class Durations {
   [[nodiscard]] double over(double amount, const Figure& figure) const {
     require(figure.rate.has_value() && *figure.rate > 0, ErrorKind::usage,
             "the hardware profile \"{}\" has no {}, which the time of this plan depends on: "
-            "measure it with terrace bench all, or write it in",
+            "write it into the file, or measure it with terrace bench all (drives: with --path)",
             profile_.name, figure.key);
     return amount / *figure.rate;
   }

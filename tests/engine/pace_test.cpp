@@ -40,7 +40,7 @@ TEST(Pace, parts_of_a_microsecond_add_up) {
 
 class PacedRunTest : public TrainingTest {};
 
-TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane) {
+TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane_that_moves_bytes) {
   Settings settings = this->settings("free");
   settings.placement.parameters.device = Placement::cpu;
   settings.placement.optimizer.device = Placement::nvme;

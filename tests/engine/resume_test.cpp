@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/parse.h"
@@ -234,12 +235,18 @@ class KillTest : public ResumeTest {
 TEST_F(KillTest, a_killed_run_goes_on_at_its_last_committed_step) {
   Settings base = long_run("reference");
   base.cadence.eval_steps = 1;  // so that the log says each step, and a boundary follows
-  const std::vector<Row> reference = run(base);
-  for (const auto& [parameters, step] :
-       {std::pair(Placement::none, 1), std::pair(Placement::cpu, 7), std::pair(Placement::nvme, 2),
-        std::pair(Placement::nvme, 11)}) {
+  // Without clipping and with everything on disk, updates run under backward.
+  Settings unclipped = base;
+  unclipped.optimizer.max_grad_norm = 0;
+  unclipped.output.folder = folder_ / "unclipped reference";
+  const std::vector<Row> references[] = {run(base), run(unclipped)};
+  for (const auto& [parameters, step, clips] :
+       {std::tuple(Placement::none, 1, true), std::tuple(Placement::cpu, 7, true),
+        std::tuple(Placement::nvme, 2, true), std::tuple(Placement::nvme, 11, true),
+        std::tuple(Placement::nvme, 5, false)}) {
     SCOPED_TRACE("killed at step " + std::to_string(step));
-    Settings settings = base;
+    Settings settings = clips ? base : unclipped;
+    const std::vector<Row>& reference = references[clips ? 0 : 1];
     settings.output.folder = folder_ / std::to_string(step);
     put_state_on(settings, Placement::nvme);
     settings.placement.parameters.device = parameters;

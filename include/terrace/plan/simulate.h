@@ -24,7 +24,8 @@ struct Prediction {
   [[nodiscard]] const LaneTimes& of(Lane lane) const {
     return lanes[static_cast<std::size_t>(lane)];
   }
-  /// The lane that is busy longest: no order of work could make the step shorter than that.
+  /// The lane that is busy longest: with the lanes hampering each other as they did, no order of
+  /// work could make the step shorter than that.
   [[nodiscard]] Lane busiest() const;
 };
 
