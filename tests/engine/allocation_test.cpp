@@ -63,13 +63,18 @@ void note(void* caller) {
   culprits[static_cast<std::size_t>(number)] = culprit;
 }
 
-void* allocate(std::size_t bytes, std::size_t alignment, void* caller) {
+/// Null when there is no memory.
+void* try_to_allocate(std::size_t bytes, std::size_t alignment, void* caller) noexcept {
   if (counting.load(std::memory_order_relaxed)) note(caller);
   void* data = nullptr;
-  if (posix_memalign(&data, std::max(alignment, sizeof(void*)), std::max<std::size_t>(bytes, 1)) !=
-      0) {
-    throw std::bad_alloc();
-  }
+  const int error =
+      posix_memalign(&data, std::max(alignment, sizeof(void*)), std::max<std::size_t>(bytes, 1));
+  return error == 0 ? data : nullptr;
+}
+
+void* allocate(std::size_t bytes, std::size_t alignment, void* caller) {
+  void* data = try_to_allocate(bytes, alignment, caller);
+  if (data == nullptr) throw std::bad_alloc();
   return data;
 }
 
@@ -82,6 +87,13 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+}
+// std::stable_sort asks for its buffer this way.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return try_to_allocate(bytes, 16, __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return try_to_allocate(bytes, 16, __builtin_return_address(0));
 }
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete[](void* data) noexcept { std::free(data); }
