@@ -137,13 +137,13 @@ def measure(sides, count, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", dest="shared_object", required=True)
     parser.add_argument("--parameters", type=int, default=1 << 26)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    library = ctypes.CDLL(options.library)
+    library = ctypes.CDLL(options.shared_object)
     library.peer_workers.restype = ctypes.c_void_p
     library.peer_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     workers = library.peer_workers(options.threads)

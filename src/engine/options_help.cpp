@@ -10,7 +10,7 @@
 namespace terrace::engine {
 namespace {
 
-std::string placeholder(const Field& field) {
+std::string value_form(const Field& field) {
   if (!field.choices.empty()) {
     return fmt::format("{}{}", fmt::join(field.choices, "|"),
                        field.type == OptionType::list ? "[,...]" : "");
@@ -67,7 +67,7 @@ std::string heading(const Option& option) {
   for (const std::string& flag : option.flags) names.push_back("--" + flag);
   if (names.empty()) names.push_back(fmt::format("--set {}=", option.keys.front()));
   return fmt::format("{}{}{}", fmt::join(names, ", "), option.flags.empty() ? "" : " ",
-                     placeholder(option.field));
+                     value_form(option.field));
 }
 
 /// Words of `text` in lines of at most `width`, each after `indent` spaces.
