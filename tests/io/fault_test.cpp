@@ -87,6 +87,7 @@ namespace {
 
 using terrace::testing::fill_page;
 using terrace::testing::on_memory;
+using terrace::testing::same_bytes;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -202,7 +203,7 @@ TEST_P(FaultTest, gives_the_right_bytes_or_an_error_with_the_path) {
   try {
     place() == Place::plain_file ? use_file() : use_store();
     EXPECT_TRUE(recovers) << "an error was expected";
-    EXPECT_TRUE(std::ranges::equal(source_.span().first(kBytes), target_.span().first(kBytes)));
+    EXPECT_TRUE(same_bytes(source_.span().first(kBytes), target_.span().first(kBytes)));
   } catch (const Error& error) {
     EXPECT_FALSE(recovers) << error.what();
     EXPECT_EQ(exit_code(error.kind()), 5) << error.what();
@@ -248,7 +249,7 @@ TEST(NoDirect, a_file_system_that_refuses_it_at_open_is_used_through_the_page_ca
   (void)channel->wait({&tag, 1});
   calls.refuse_direct = false;
   EXPECT_FALSE(channel->capabilities().direct);
-  EXPECT_TRUE(std::ranges::equal(source.span().first(kBytes), target.span().first(kBytes)));
+  EXPECT_TRUE(same_bytes(source.span().first(kBytes), target.span().first(kBytes)));
   // Once a file: the data and the manifest.
   ASSERT_EQ(log.fallbacks().size(), 2U);
   EXPECT_THAT(log.fallbacks()[0], AllOf(HasSubstr("O_DIRECT"), HasSubstr("EINVAL"),

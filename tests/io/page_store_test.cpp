@@ -22,6 +22,7 @@ namespace {
 
 using terrace::testing::fill_page;
 using terrace::testing::on_memory;
+using terrace::testing::same_bytes;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -88,8 +89,7 @@ class PageStoreTest : public ::testing::TestWithParam<Subject> {
       std::uint64_t tag = 0;
       ASSERT_EQ(channel->wait({&tag, 1}), 1U);
       EXPECT_EQ(tag, 7U);
-      EXPECT_TRUE(
-          std::ranges::equal(target.span().first(page.bytes), expected.span().first(page.bytes)))
+      EXPECT_TRUE(same_bytes(target.span().first(page.bytes), expected.span().first(page.bytes)))
           << page.description << " is not that of version " << version;
     }
   }
@@ -158,8 +158,7 @@ TEST_P(PageStoreTest, a_page_that_is_not_rewritten_keeps_its_committed_contents)
     fill_page(expected.span(), page.id.value, page.id == changed ? 4 : 1);
     channel->read(page.id, target.span(), 0);
     finish(*channel);
-    EXPECT_TRUE(
-        std::ranges::equal(target.span().first(page.bytes), expected.span().first(page.bytes)));
+    EXPECT_TRUE(same_bytes(target.span().first(page.bytes), expected.span().first(page.bytes)));
   }
 }
 
@@ -237,7 +236,7 @@ TEST_P(PageStoreTest, two_lanes_move_different_pages_at_once) {
   fill_page(expected.span(), 1, 7);
   reads->read(specs()[8].id, seen.span(), 0);
   finish(*reads);
-  EXPECT_TRUE(std::ranges::equal(expected.span(), seen.span()));
+  EXPECT_TRUE(same_bytes(expected.span(), seen.span()));
 }
 
 TEST_P(PageStoreTest, one_extent_a_page_admits_that_it_was_torn) {

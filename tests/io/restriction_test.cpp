@@ -31,6 +31,7 @@ namespace terrace::io {
 namespace {
 
 using terrace::testing::fill_page;
+using terrace::testing::same_bytes;
 using terrace::testing::TemporaryFolder;
 
 constexpr std::uint64_t kBytes = 24 * kMiB;
@@ -85,7 +86,7 @@ bool round_trip(const std::filesystem::path& folder, Log& log, Capabilities& fou
   channel->read(page.id, target.span(), 0);
   (void)channel->wait({&tag, 1});
   found = channel->capabilities();
-  return std::ranges::equal(source.span(), target.span());
+  return same_bytes(source.span(), target.span());
 }
 
 bool mentions(const Log& log, std::string_view text) {
@@ -224,7 +225,7 @@ TEST(FullFileSystem, the_write_fails_with_exit_code_5_and_the_last_commit_still_
   const auto channel = store->open_channel();
   channel->read(page.id, memory.span(), 0);
   (void)channel->wait({&tag, 1});
-  EXPECT_TRUE(std::ranges::equal(memory.span(), expected.span()));
+  EXPECT_TRUE(same_bytes(memory.span(), expected.span()));
 }
 
 }  // namespace
