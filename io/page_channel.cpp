@@ -163,10 +163,7 @@ void PageChannel::settle(Completion& completion) {
   transfer.moved += bytes;
   if (transfer.moved < table.specs()[transfer.page].bytes) return;
   (transfer.kind == Operation::read ? store_.bytes_read_ : store_.bytes_written_) += transfer.moved;
-  if (transfer.kind == Operation::write) {
-    unflushed_bytes_ += transfer.moved;
-    table.end_write(transfer.page);
-  }
+  if (transfer.kind == Operation::write) unflushed_bytes_ += transfer.moved;
   done_.push(slot);
 }
 
@@ -213,7 +210,9 @@ std::size_t PageChannel::wait(std::span<std::uint64_t> done_tags) {
   std::size_t count = 0;
   while (count < done_tags.size() && !done_.empty()) {
     const int slot = done_.pop();
-    done_tags[count++] = transfers_[static_cast<std::size_t>(slot)].tag;
+    const Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
+    if (transfer.kind == Operation::write) store_.table_->end_write(transfer.page);
+    done_tags[count++] = transfer.tag;
     free_.push_back(slot);
   }
   return count;

@@ -6,7 +6,7 @@
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cpu/loops.h"
@@ -31,7 +31,7 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::i
   return {memory::dims{rows, columns}, type_of(dtype), strides};
 }
 
-/// The one place where the interfaces of oneDNN 2 and 3 differ.
+/// Here the interfaces of oneDNN 2 and 3 differ.
 DescribedMatmul describe(const dnnl::engine& engine, const std::array<memory::desc, 4>& operands,
                          bool has_bias, const dnnl::primitive_attr& attributes) {
   const auto& [a, b, bias, target] = operands;
@@ -62,12 +62,29 @@ DescribedMatmul describe(const dnnl::engine& engine, const ProductShape& shape) 
                   shape.has_bias, attributes);
 }
 
+#if DNNL_VERSION_MAJOR >= 3
+/// oneDNN 3.7's "brg_matmul" takes the elements of a vector as neighbours, also where they lie
+/// apart, and gives wrong results; its other implementations do not.
+void leave_wrong_implementations(DescribedMatmul& description, const ProductShape& shape) {
+  const bool has_sparse_vector = (shape.m == 1 && shape.a_transposed && shape.a_stride > 1) ||
+                                 (shape.n == 1 && shape.target_stride > 1);
+  const auto is_brgemm = [&] {
+    return std::string_view(description.impl_info_str()).find("brg") != std::string_view::npos;
+  };
+  while (has_sparse_vector && is_brgemm() && description.next_impl()) {
+  }
+}
+#else
+void leave_wrong_implementations(DescribedMatmul& /*description*/, const ProductShape& /*shape*/) {}
+#endif
+
 class OneDnnProduct final : public Product {
  public:
   OneDnnProduct(const dnnl::engine& engine, const ProductShape& shape, int threads, int slots)
       : threads_(threads) {
     const OpenMpThreads scope(threads);
-    const DescribedMatmul description = describe(engine, shape);
+    DescribedMatmul description = describe(engine, shape);
+    leave_wrong_implementations(description, shape);
     scratch_bytes_ = description.scratchpad_desc().get_size();
     matmul_ = dnnl::matmul(description);
     slots_.reserve(static_cast<std::size_t>(slots));
