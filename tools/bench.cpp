@@ -162,6 +162,11 @@ void add_requests(engine::OptionTable& table, DiskBenchOptions& options) {
              .field = engine::field(options.buffered),
              .help = "measure through the page cache where O_DIRECT is refused, instead of ending "
                      "with exit code 5"});
+  table.add({.flags = {"raw"},
+             .field = engine::field(options.raw),
+             .help =
+                 "measure the same transfers by the engine alone too, in turns: what checksums, "
+                 "versions and commits cost; reserves twice as much"});
 }
 
 int run_disk(Context& context, const Arguments& arguments) {

@@ -31,20 +31,21 @@ void add_compute(const ComputeBench& bench, plan::HardwareProfile& profile) {
   }
 }
 
-/// The rate of a pass over `bytes` that ended with a commit, without it.
-double without_commit(double rate, double bytes, double commit_seconds) {
-  const double seconds = bytes / rate - commit_seconds;
-  return seconds > 0 ? bytes / seconds : rate;
-}
-
 void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
-  const auto bytes = static_cast<double>(bench.options.size);
-  profile.commit_seconds = bench.flush_seconds + bench.manifest_seconds;
-  const double read = bench.read_gb_per_s.median * kGiga;
-  const double write =
-      without_commit(bench.write_gb_per_s.median * kGiga, bytes, profile.commit_seconds);
-  const double mixed =
-      without_commit(bench.mixed_gb_per_s.median * kGiga, bytes, profile.commit_seconds);
+  const auto median = [&](Pass pass, double PassTimes::*figure) {
+    return bench.median(Way::store, pass, figure);
+  };
+  profile.commit_seconds = median(Pass::write, &PassTimes::flush_seconds) +
+                           median(Pass::write, &PassTimes::manifest_seconds);
+  // Without the commit, which the profile has as a figure of its own.
+  const auto rate = [&](Pass pass) {
+    const double seconds = median(pass, &PassTimes::seconds);
+    const double moving = seconds - (pass == Pass::read ? 0 : profile.commit_seconds);
+    return static_cast<double>(bench.bytes) / (moving > 0 ? moving : seconds);
+  };
+  const double read = rate(Pass::read);
+  const double write = rate(Pass::write);
+  const double mixed = rate(Pass::mixed);
   profile.disk_read_bytes_per_second = read;
   profile.disk_write_bytes_per_second = write;
   profile.disk_mixed_factor = plan::mixed_factor(read, write, mixed);

@@ -1,20 +1,15 @@
 #include "bench_disk.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "raw_pages.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/random.h"
-#include "terrace/io/aligned_memory.h"
+#include "terrace/device/device.h"
 #include "terrace/io/checksum.h"
 #include "terrace/io/page_channel.h"
 #include "terrace/io/run_folder.h"
@@ -23,8 +18,6 @@ namespace terrace::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Pass { read, write, mixed };
 
 double cpu_seconds() {
   rusage usage{};
@@ -35,26 +28,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Times and CPU seconds of one kind of pass.
-struct Samples {
-  std::vector<double> gb_per_s;
-  std::vector<double> cpu_seconds_per_gib;
-};
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - static_cast<double>(below));
-}
-
-Spread spread(const std::vector<double>& values) {
-  return {quantile(values, 0.5), quantile(values, 0.05), quantile(values, 0.95)};
-}
-
-/// The store, its memory and the way through it.
+/// The state on the drives, the memory it moves to and from, and the ways.
 class Bench {
  public:
   Bench(const DiskBenchOptions& options, Log& log)
@@ -73,6 +47,7 @@ class Bench {
   ~Bench() {
     channel_.reset();
     store_.reset();
+    raw_.reset();
     try {
       folder_.remove();
     } catch (const Error&) {  // What is left is listed by `terrace swap ls`.
@@ -82,20 +57,30 @@ class Bench {
   Bench& operator=(const Bench&) = delete;
 
   [[nodiscard]] io::Capabilities capabilities() const { return channel_->capabilities(); }
-  [[nodiscard]] io::PageStore::CommitTimes last_commit() const { return store_->last_commit(); }
+  [[nodiscard]] std::uint64_t bytes() const { return pages_ * page_bytes_; }
 
-  /// Moves every page once and, where the pass writes, commits.
-  void run(Pass pass, Samples* samples) {
+  /// Moves every page once and, where the pass writes, makes that durable.
+  PassTimes run(Way way, Pass pass) {
+    PassTimes times;
     const double cpu_start = cpu_seconds();
     const std::int64_t start_us = now_us();
-    move_pages(pass);
-    if (pass != Pass::read) store_->commit(Version(++version_), {});
-    const double seconds = seconds_since(start_us);
-    const auto bytes = static_cast<double>(pages_ * page_bytes_);
-    if (samples == nullptr) return;
-    samples->gb_per_s.push_back(bytes / seconds * 1e-9);
-    samples->cpu_seconds_per_gib.push_back((cpu_seconds() - cpu_start) / bytes *
-                                           static_cast<double>(kGiB));
+    if (way == Way::store) {
+      move_pages(*channel_, pass);
+      if (pass != Pass::read) {
+        store_->commit(Version(++version_), {});
+        times.flush_seconds = store_->last_commit().flush_seconds;
+        times.manifest_seconds = store_->last_commit().manifest_seconds;
+      }
+    } else {
+      raw_->look(way == Way::looked);
+      move_pages(*raw_, pass);
+      const std::int64_t moved_us = now_us();
+      if (pass != Pass::read) raw_->flush();
+      times.flush_seconds = seconds_since(moved_us);
+    }
+    times.seconds = seconds_since(start_us);
+    times.cpu_seconds = cpu_seconds() - cpu_start;
+    return times;
   }
 
  private:
@@ -121,34 +106,46 @@ class Bench {
     require(slots <= io::ChannelOptions{}.pages_max, ErrorKind::usage,
             "--iodepth {} with --bs {} keeps more in flight than this measures", options_.depth,
             options_.block);
-    memory_ = io::AlignedMemory(slots * page_bytes_);
+    if (options_.raw) {
+      raw_ = std::make_unique<RawPages>(folder_.paths(), store.engine, pages_, page_bytes_, log);
+    }
+    fill_memory(slots);
+  }
+
+  /// The kind of memory that runs have, with other bits everywhere.
+  void fill_memory(std::uint64_t slots) {
+    memory_ = device_->allocate_pinned(slots * page_bytes_, "the pages in flight");
     const RandomStream random(1, 2);
     for (std::size_t word = 0; word < memory_.size() / 8; ++word) {
       const std::uint64_t bits = random.bits(word);
-      std::memcpy(memory_.data() + word * 8, &bits, 8);
+      std::memcpy(memory_.host().data() + word * 8, &bits, 8);
     }
     for (std::uint64_t slot = 0; slot < slots; ++slot) free_.push_back(slot);
-    const std::span<std::byte> all[] = {memory_.span()};
+    const std::span<std::byte> all[] = {memory_.host()};
     channel_->register_buffers(all);
+    if (raw_) raw_->register_buffers(all);
   }
 
-  void move_pages(Pass pass) {
+  /// `way` is the store's channel, or the engine alone.
+  template <class Pages>
+  void move_pages(Pages& way, Pass pass) {
     std::uint64_t tags[64];
-    for (std::uint64_t next = 0; next < pages_ || channel_->in_flight() > 0;) {
+    for (std::uint64_t next = 0; next < pages_ || way.in_flight() > 0;) {
       while (next < pages_ && !free_.empty()) {
-        start(pass, next++);
+        start(way, pass, next++);
       }
-      const std::size_t count = channel_->wait(tags);
+      const std::size_t count = way.wait(tags);
       free_.insert(free_.end(), tags, tags + count);
     }
   }
 
-  void start(Pass pass, std::uint64_t page) {
+  template <class Pages>
+  void start(Pages& way, Pass pass, std::uint64_t page) {
     const std::uint64_t slot = free_.back();
     free_.pop_back();
-    const auto target = memory_.span().subspan(slot * page_bytes_, page_bytes_);
+    const auto target = memory_.host().subspan(slot * page_bytes_, page_bytes_);
     if (pass == Pass::read || (pass == Pass::mixed && page % 2 == 0)) {
-      channel_->read(io::PageId(page), target, slot);
+      way.read(io::PageId(page), target, slot);
       return;
     }
     // A drive that finds equal blocks would not write them: each gets a number of its own.
@@ -156,7 +153,7 @@ class Bench {
       ++stamp_;
       std::memcpy(target.data() + place, &stamp_, sizeof(stamp_));
     }
-    channel_->write(io::PageId(page), target, slot);
+    way.write(io::PageId(page), target, slot);
   }
 
   DiskBenchOptions options_;
@@ -165,7 +162,9 @@ class Bench {
   io::RunFolder folder_;
   std::unique_ptr<io::PageStore> store_;
   std::unique_ptr<io::PageChannel> channel_;
-  io::AlignedMemory memory_;
+  std::unique_ptr<RawPages> raw_;
+  std::unique_ptr<device::Device> device_ = device::make_host_device();
+  device::Buffer memory_;
   std::vector<std::uint64_t> free_;
   std::uint64_t stamp_ = 0;
   std::int64_t version_ = 0;
@@ -175,65 +174,21 @@ class Bench {
 /// data comes from where it comes from in a run.
 double checksum_cost(const DiskBenchOptions& options) {
   constexpr std::uint64_t kBlock = io::PageStore::kBlockBytes;
-  const io::AlignedMemory memory(options.block * static_cast<std::uint64_t>(options.depth));
-  std::memset(memory.data(), 1, memory.size());
+  const auto device = device::make_host_device();
+  const device::Buffer memory = device->allocate_pinned(
+      options.block * static_cast<std::uint64_t>(options.depth), "what is checked");
+  std::memset(memory.host().data(), 1, memory.size());
   const double start = cpu_seconds();
   std::uint64_t sum = 0;
   std::uint64_t bytes = 0;
   while (bytes < kGiB / 4) {
     for (std::size_t place = 0; place < memory.size(); place += kBlock) {
-      sum = io::crc64(memory.span().subspan(place, kBlock), sum);
+      sum = io::crc64(memory.host().subspan(place, kBlock), sum);
     }
     bytes += memory.size();
   }
   const double seconds = cpu_seconds() - start + (sum == 0 ? 1e-12 : 0);  // The sum is used.
   return seconds / static_cast<double>(bytes) * static_cast<double>(kGiB);
-}
-
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line;
-}
-
-DriveDescription describe_drive(const fs::path& path) {
-  DriveDescription drive{.path = path.string(), .device = "", .model = ""};
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return drive;
-  std::error_code code;
-  fs::path device = fs::canonical(
-      fmt::format("/sys/dev/block/{}:{}", major(status.st_dev), minor(status.st_dev)), code);
-  if (code) return drive;
-  if (fs::exists(device / "partition")) device = device.parent_path();
-  drive.device = device.filename().string();
-  drive.model = first_line(device / "device/model");
-  drive.rotational = first_line(device / "queue/rotational") == "1";
-  for (fs::path at = fs::canonical(device / "device", code); !code && at.has_relative_path();
-       at = at.parent_path()) {
-    const std::string node = first_line(at / "numa_node");
-    if (node.empty()) continue;
-    drive.numa_node = std::atoi(node.c_str());
-    break;
-  }
-  return drive;
-}
-
-std::string fio_job(const DiskBenchOptions& options, bool direct) {
-  std::string files;
-  for (const fs::path& path : options.paths) {
-    files += (files.empty() ? "" : ":") + (path / "fio.tmp").string();
-  }
-  std::string text = fmt::format(
-      "[global]\nioengine=io_uring\ndirect={}\nbs={}\niodepth={}\nsize={}\nfilename={}\n"
-      "refill_buffers=0\nend_fsync=1\n",
-      direct ? 1 : 0, options.block, options.depth * static_cast<int>(options.paths.size()),
-      options.size, files);
-  for (const char* kind : {"write", "read", "rw"}) {
-    text += fmt::format("[{}]\nrw={}\nstonewall\n", kind, kind);
-  }
-  return text;
 }
 
 void check(const DiskBenchOptions& options) {
@@ -252,108 +207,36 @@ void check(const DiskBenchOptions& options) {
 DiskBenchResult bench_disk(const DiskBenchOptions& options, Log& log) {
   check(options);
   Bench bench(options, log);
-  bench.run(Pass::write, nullptr);
+  std::vector<Way> ways = {Way::store};
+  if (options.raw) ways.insert(ways.end(), {Way::raw, Way::looked});
+  (void)bench.run(Way::store, Pass::write);
   require(bench.capabilities().direct || options.buffered, ErrorKind::io,
           "{} refuses O_DIRECT, so that the page cache would be measured and not the drive; name a "
           "folder on a local file system, or add --buffered",
           options.paths[0].string());
-  bench.run(Pass::write, nullptr);  // The other extents: space that is new costs more to write.
-  Samples read, write, mixed;
-  std::vector<double> flush, manifest;
+  // The other extents, and the plain files: space that is new costs more to write.
+  for (const Way way : ways) (void)bench.run(way, Pass::write);
+  DiskBenchResult result;
+  result.options = options;
+  result.bytes = bench.bytes();
   const std::int64_t start_us = now_us();
-  int count = 0;
-  while (count < options.repetitions || seconds_since(start_us) < options.runtime_seconds) {
-    bench.run(Pass::read, &read);
-    bench.run(Pass::write, &write);
-    flush.push_back(bench.last_commit().flush_seconds);
-    manifest.push_back(bench.last_commit().manifest_seconds);
-    bench.run(Pass::mixed, &mixed);
-    ++count;
+  for (int count = 0;
+       count < options.repetitions || seconds_since(start_us) < options.runtime_seconds; ++count) {
+    for (const Pass pass : kPasses) {
+      for (const Way way : ways) {
+        result.times[way][static_cast<std::size_t>(pass)].push_back(bench.run(way, pass));
+      }
+    }
+    std::ranges::reverse(ways);
   }
   const io::Capabilities capabilities = bench.capabilities();
-  DiskBenchResult result{.options = options,
-                         .read_gb_per_s = spread(read.gb_per_s),
-                         .write_gb_per_s = spread(write.gb_per_s),
-                         .mixed_gb_per_s = spread(mixed.gb_per_s),
-                         .repetitions = count,
-                         .engine = std::string(capabilities.driver),
-                         .direct = capabilities.direct,
-                         .registered = capabilities.registered,
-                         .read_cpu_seconds_per_gib = quantile(read.cpu_seconds_per_gib, 0.5),
-                         .write_cpu_seconds_per_gib = quantile(write.cpu_seconds_per_gib, 0.5),
-                         .mixed_cpu_seconds_per_gib = quantile(mixed.cpu_seconds_per_gib, 0.5),
-                         .checksum_cpu_seconds_per_gib = checksum_cost(options),
-                         .flush_seconds = quantile(flush, 0.5),
-                         .manifest_seconds = quantile(manifest, 0.5),
-                         .drives = {},
-                         .fallbacks = log.fallbacks(),
-                         .fio_job = fio_job(options, capabilities.direct)};
+  result.engine = std::string(capabilities.driver);
+  result.direct = capabilities.direct;
+  result.registered = capabilities.registered;
+  result.checksum_cpu_seconds_per_gib = checksum_cost(options);
+  result.fallbacks = log.fallbacks();
   for (const fs::path& path : options.paths) result.drives.push_back(describe_drive(path));
   return result;
-}
-
-std::string to_json(const DiskBenchResult& result) {
-  using Json = nlohmann::ordered_json;
-  const auto of = [](const Spread& s) {
-    return Json{{"median", s.median}, {"p5", s.p5}, {"p95", s.p95}};
-  };
-  Json drives = Json::array();
-  for (const DriveDescription& drive : result.drives) {
-    drives.push_back({{"path", drive.path},
-                      {"device", drive.device},
-                      {"model", drive.model},
-                      {"rotational", drive.rotational},
-                      {"numa_node", drive.numa_node}});
-  }
-  const Json json = {{"schema", "terrace.bench.disk/1"},
-                     {"read_gb_per_s", of(result.read_gb_per_s)},
-                     {"write_gb_per_s", of(result.write_gb_per_s)},
-                     {"mixed_gb_per_s", of(result.mixed_gb_per_s)},
-                     {"repetitions", result.repetitions},
-                     {"size", result.options.size},
-                     {"block", result.options.block},
-                     {"depth", result.options.depth},
-                     {"engine", result.engine},
-                     {"direct", result.direct},
-                     {"registered", result.registered},
-                     {"read_cpu_seconds_per_gib", result.read_cpu_seconds_per_gib},
-                     {"write_cpu_seconds_per_gib", result.write_cpu_seconds_per_gib},
-                     {"mixed_cpu_seconds_per_gib", result.mixed_cpu_seconds_per_gib},
-                     {"checksum_cpu_seconds_per_gib", result.checksum_cpu_seconds_per_gib},
-                     {"flush_seconds", result.flush_seconds},
-                     {"manifest_seconds", result.manifest_seconds},
-                     {"drives", drives},
-                     {"fallbacks", result.fallbacks},
-                     {"fio_job", result.fio_job}};
-  return json.dump(2) + "\n";
-}
-
-std::string to_table(const DiskBenchResult& result) {
-  std::string text =
-      fmt::format("{:8}{:>14}{:>10}{:>10}{:>16}\n", "", "GB/s, median", "p5", "p95", "CPU s / GiB");
-  const auto add = [&](const char* name, const Spread& rate, double cpu) {
-    text += fmt::format("{:8}{:>14.3f}{:>10.3f}{:>10.3f}{:>16.3f}\n", name, rate.median, rate.p5,
-                        rate.p95, cpu);
-  };
-  add("read", result.read_gb_per_s, result.read_cpu_seconds_per_gib);
-  add("write", result.write_gb_per_s, result.write_cpu_seconds_per_gib);
-  add("mixed", result.mixed_gb_per_s, result.mixed_cpu_seconds_per_gib);
-  text += fmt::format(
-      "{} repetitions of {} in blocks of {}, depth {}; {}, {}, buffers {}\n"
-      "of the CPU time {:.3f} s / GiB are the checksums'; a commit flushes for {}, writes the "
-      "manifest for {}\n",
-      result.repetitions, format_bytes(result.options.size), format_bytes(result.options.block),
-      result.options.depth, result.engine,
-      result.direct ? "O_DIRECT" : "through the page cache, which is what was measured",
-      result.registered ? "registered" : "not registered", result.checksum_cpu_seconds_per_gib,
-      format_duration(result.flush_seconds), format_duration(result.manifest_seconds));
-  for (const DriveDescription& drive : result.drives) {
-    text += fmt::format("{}: {} {}{}, NUMA node {}\n", drive.path,
-                        drive.device.empty() ? "no local drive" : drive.device, drive.model,
-                        drive.rotational ? " (rotational)" : "",
-                        drive.numa_node < 0 ? "not known" : std::to_string(drive.numa_node));
-  }
-  return text + "\nThe same with fio, from a file of this:\n\n" + result.fio_job;
 }
 
 }  // namespace terrace::tools

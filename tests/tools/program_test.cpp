@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
+#include "io/temporary_folder.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/settings.h"
 
@@ -201,6 +203,26 @@ TEST(Program, doctor_tries_a_swap_folder_and_leaves_nothing_there) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove(folder);
   expect_one_sentence(run({"doctor", "--swap", folder.string()}), 2);
+}
+
+TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) {
+  const terrace::testing::TemporaryFolder folder;
+  const Result result =
+      run({"bench", "disk", "--path", folder.path(), "--size", "16M", "--bs", "512K", "--iodepth",
+           "4", "--repetitions", "2", "--raw", "--buffered", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  for (const nlohmann::json& way : {json, json.at("raw"), json.at("looked")}) {
+    for (const std::string pass : {"read", "write", "mixed"}) {
+      EXPECT_GT(way.at(pass + "_gb_per_s").at("median"), 0.0) << pass;
+      EXPECT_GT(way.at(pass + "_cpu_seconds_per_gib"), 0.0) << pass;
+      EXPECT_EQ(json.at("times_raw").at(pass).size(), 2U) << pass;
+    }
+    EXPECT_GT(way.at("write_seconds"), way.at("flush_seconds"));
+  }
+  EXPECT_GT(json.at("manifest_seconds"), 0.0);
+  EXPECT_EQ(json.at("raw").at("manifest_seconds"), 0.0);
 }
 
 TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
