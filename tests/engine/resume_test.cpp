@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,11 +12,13 @@
 
 #include "engine/parse.h"
 #include "engine/training.h"
+#include "io/small_file_system.h"
 
 namespace terrace::engine::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
@@ -193,6 +196,45 @@ TEST_F(ResumeTest, a_half_written_checkpoint_is_left_alone_and_the_newest_comple
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_TRUE(result.says("resuming at step 6"));
   EXPECT_THAT(rows(folder_ / "run"), ElementsAreArray(reference));
+}
+
+/// Bytes that the data files of stores below `base` have on disk.
+std::uint64_t bytes_of_pages(const fs::path& base) {
+  std::uint64_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(base)) {
+    struct stat status {};
+    if (entry.path().filename() == "pages" && ::stat(entry.path().c_str(), &status) == 0) {
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+TEST_F(ResumeTest, a_disk_that_fills_up_stops_the_run_at_the_write_and_loses_no_committed_step) {
+  const terrace::testing::SmallFileSystem small(folder_.path());
+  if (!small.mounted()) GTEST_SKIP() << "cannot mount a file system in a file here";
+  Settings saving = long_run("saving");
+  saving.cadence.save_steps = 3;
+  saving.cadence.save_total_limit = 0;
+  const std::vector<Row> reference = run(saving);
+  Settings settings = long_run("run");
+  settings.output.resume = folder_ / "saving" / "checkpoint-3";
+  put_state_on(settings, Placement::nvme);
+  settings.placement.swap = {small.path()};
+  // The committed extent of each page has its space by then; for the other one half is left.
+  const Result full = train_run(settings, [&](const std::string& line, auto&) {
+    if (line.starts_with("resuming at step 3")) small.fill(bytes_of_pages(small.path()) / 2);
+  });
+  EXPECT_EQ(full.code, 5);
+  EXPECT_THAT(full.error, AllOf(HasSubstr("cannot write"), HasSubstr("ENOSPC"),
+                                HasSubstr(small.path().string()), HasSubstr("/pages")));
+  EXPECT_TRUE(rows(settings.output.folder).empty()) << "step 4 was not committed";
+  small.empty();
+  settings.output.resume = "auto";
+  const Result rest = train_run(settings);
+  ASSERT_EQ(rest.code, 0) << rest.error;
+  EXPECT_TRUE(rest.says("resuming at step 3 from the committed store"));
+  EXPECT_THAT(rows(settings.output.folder), ElementsAreArray(from_step(reference, 4)));
 }
 
 // A run that is killed is a process of its own: this program, started again.

@@ -4,7 +4,6 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "io/page_contents.h"
+#include "io/small_file_system.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -32,6 +32,7 @@ namespace {
 
 using terrace::testing::fill_page;
 using terrace::testing::same_bytes;
+using terrace::testing::SmallFileSystem;
 using terrace::testing::TemporaryFolder;
 
 constexpr std::uint64_t kBytes = 24 * kMiB;
@@ -159,35 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Limits, LockedMemoryTest,
                            return std::to_string(limit.param / kKiB) + "KiB";
                          });
 
-/// A file system of 64 MiB in a file, which lets files have holes instead of reserved space.
-class SmallFileSystem {
- public:
-  explicit SmallFileSystem(const TemporaryFolder& folder) : mount_(folder / "mount") {
-    std::filesystem::create_directory(mount_);
-    const std::string image = folder / "image";
-    std::ofstream(image).close();
-    std::filesystem::resize_file(image, 64 * kMiB);
-    mounted_ = ::geteuid() == 0 && std::system(("PATH=$PATH:/usr/sbin:/sbin; mkfs.ext2 -q -F " +
-                                                image + " >/dev/null 2>&1 && mount -o loop " +
-                                                image + " " + mount_.string() + " >/dev/null 2>&1")
-                                                   .c_str()) == 0;
-  }
-  ~SmallFileSystem() {
-    if (mounted_) ::umount2(mount_.c_str(), MNT_DETACH);
-  }
-  SmallFileSystem(const SmallFileSystem&) = delete;
-  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
-  [[nodiscard]] bool mounted() const { return mounted_; }
-  [[nodiscard]] const std::filesystem::path& path() const { return mount_; }
-
- private:
-  std::filesystem::path mount_;
-  bool mounted_ = false;
-};
-
 TEST(FullFileSystem, the_write_fails_with_exit_code_5_and_the_last_commit_still_opens) {
   const TemporaryFolder folder;
-  const SmallFileSystem small(folder);
+  const SmallFileSystem small(folder.path());
   if (!small.mounted()) GTEST_SKIP() << "cannot mount a file system in a file here";
   Log log([](LogLevel, std::string_view) {});
   const StoreFolder folders[] = {{small.path(), 1}};
@@ -202,10 +177,7 @@ TEST(FullFileSystem, the_write_fails_with_exit_code_5_and_the_last_commit_still_
     (void)channel->wait({&tag, 1});
     store->commit(Version(1), {});
     // Someone else takes the space that this file system could not reserve.
-    std::ofstream hog(small.path() / "hog");
-    const std::vector<char> filler(kMiB, 'x');
-    while (hog.write(filler.data(), static_cast<std::streamsize>(filler.size())).flush()) {
-    }
+    small.fill(0);
     fill_page(memory.span(), 1, 2);
     try {
       channel->write(page.id, memory.span(), 0);
