@@ -23,12 +23,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::array kPaths = {plan::Lane::h2d, plan::Lane::d2h, plan::Lane::collective,
                                plan::Lane::disk_read, plan::Lane::disk_write};
 
-/// Disk space is taken by every copy of a page.
-std::uint64_t copies(const engine::Settings& settings, memory::Tier tier) {
-  return tier == memory::Tier::disk ? static_cast<std::uint64_t>(settings.placement.disk_extents)
-                                    : 1;
-}
-
 /// A plan and all that is said with it.
 struct PlanReport {
   const engine::Settings& settings;
@@ -143,12 +137,13 @@ std::string as_json(const PlanReport& report) {
   const memory::MemoryPlan& memory = chosen.plan.memory;
   for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
     Json purposes = Json::object();
+    const std::uint64_t copies = chosen.plan.copies(tier);
     for (const memory::PurposeBytes& row : memory.by_purpose()) {
       if (row.tier == tier && row.bytes > 0) {
-        purposes[row.purpose] = row.bytes * copies(settings, tier);
+        purposes[row.purpose] = row.bytes * copies;
       }
     }
-    tiers[std::string(name_of(tier))] = {{"bytes", memory.bytes(tier) * copies(settings, tier)},
+    tiers[std::string(name_of(tier))] = {{"bytes", memory.bytes(tier) * copies},
                                          {"purposes", purposes}};
   }
   Json moved = Json::object();
@@ -200,12 +195,10 @@ std::string as_text(const PlanReport& report) {
     moved.push_back({"  written in 1,000 steps", format_bytes(written * 1000)});
   }
   constexpr std::array<std::size_t, 1> right = {1};
-  return fmt::format(
-      "{}{}\nMemory\n{}{}{}", engine::settings_table(facts),
-      ranks > 1 ? state_table(chosen.plan) : "",
-      engine::memory_table(chosen.plan, static_cast<int>(settings.placement.disk_extents)),
-      moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right),
-      prediction_table(report));
+  return fmt::format("{}{}\nMemory\n{}{}{}", engine::settings_table(facts),
+                     ranks > 1 ? state_table(chosen.plan) : "", engine::memory_table(chosen.plan),
+                     moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right),
+                     prediction_table(report));
 }
 
 }  // namespace

@@ -54,7 +54,6 @@ struct Executor::Impl {
   void forward();
 
   void commit(std::uint64_t sequence) {
-    if (!context.plan.every_step_is_committed()) return;
     const StepOutcome& outcome = optimizer.outcome(sequence);
     const std::string state = run_state(outcome);
     context.store->commit(Version(outcome.step.value), std::as_bytes(std::span(state)));

@@ -92,8 +92,10 @@ void add_disk(OptionTable& table, PlacementSettings& p) {
   table.add({.keys = {"disk_extents"},
              .flags = {"disk_extents"},
              .field = field(p.disk_extents),
-             .help = "copies of each page: 2 commits every step, 1 needs half the space and falls "
-                     "back to the last checkpoint after a kill",
+             .help =
+                 "copies of each page when all state is on disk (else one is enough): 2 commits "
+                 "every step, 1 needs half the space and falls back to the last checkpoint "
+                 "after a kill",
              .unit = "copies",
              .minimum = 1,
              .maximum = 2});

@@ -62,8 +62,8 @@ plan::PlanRequest base_request(const Settings& settings, const model::Model& mod
     request.state.push_back({entry.kind, static_cast<int>(entry.bytes_per_parameter)});
   }
   // fp16, whose loss is scaled, is not computed on the host device.
-  request.may_update_before_decision =
-      settings.optimizer.max_grad_norm == 0 && settings.placement.disk_extents == 2;
+  request.may_update_before_decision = settings.optimizer.max_grad_norm == 0;
+  request.disk_extents = static_cast<int>(settings.placement.disk_extents);
   request.update_reads_parameter = settings.optimizer.state.master == optim::MasterFormat::split;
   if (settings.placement.chunk_elements > 0) {
     request.chunk_elements = static_cast<std::int64_t>(
@@ -326,16 +326,16 @@ std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {
   return bytes;
 }
 
-std::string memory_table(const plan::Plan& plan, int disk_extents) {
+std::string memory_table(const plan::Plan& plan) {
   std::string text;
   for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
-    const auto extents = static_cast<std::uint64_t>(tier == Tier::disk ? disk_extents : 1);
+    const std::uint64_t copies = plan.copies(tier);
     text += fmt::format("  {:<8}{:>12}\n", memory::name_of(tier),
-                        format_bytes(plan.memory.bytes(tier) * extents));
+                        format_bytes(plan.memory.bytes(tier) * copies));
     for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {
       if (row.tier != tier || row.bytes == 0) continue;
-      text += fmt::format("          {:>12}  {}{}\n", format_bytes(row.bytes * extents),
-                          row.purpose, extents > 1 ? " (two extents)" : "");
+      text += fmt::format("          {:>12}  {}{}\n", format_bytes(row.bytes * copies), row.purpose,
+                          copies > 1 ? " (two extents)" : "");
     }
   }
   return text;

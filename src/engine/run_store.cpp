@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 
 io::PageStoreOptions store_options(const PlacementSettings& settings) {
   io::PageStoreOptions options;
-  options.extents_per_page = static_cast<int>(settings.disk_extents);
   options.engine.depth = static_cast<int>(settings.queue_depth);
   options.engine.piece_bytes = settings.block_bytes;
   return options;
@@ -53,6 +52,7 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
                                            std::uint64_t run_state_bytes_max, Log& log) {
   const std::vector<io::PageSpec> specs = page_specs(plan);
   io::PageStoreOptions options = store_options(settings);
+  options.extents_per_page = static_cast<int>(plan.copies(memory::Tier::disk));
   options.run_state_bytes_max = run_state_bytes_max;
   const std::uint64_t needed = io::PageStore::bytes_needed(specs, options);
   if (settings.disk) {
@@ -110,6 +110,7 @@ std::string RunStore::run_state() const {
 void RunStore::require_pages_of(const plan::Plan& plan) const {
   const std::vector<io::PageSpec> specs = page_specs(plan);
   const bool same =
+      static_cast<std::uint64_t>(pages_->extents_per_page()) == plan.copies(memory::Tier::disk) &&
       std::ranges::equal(specs, pages_->pages(), [](const io::PageSpec& a, const io::PageSpec& b) {
         return a.id == b.id && a.bytes == b.bytes && a.description == b.description;
       });

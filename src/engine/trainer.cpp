@@ -36,7 +36,7 @@ int Trainer::run() {
                         *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
       optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
   executor_->restore(counters_);
-  if (store_ && chosen_.plan.every_step_is_committed() && !store_->pages().committed_version()) {
+  if (store_ && chosen_.plan.commits_every_step && !store_->pages().committed_version()) {
     StepOutcome start;
     start.step = done_;
     start.updates = counters_.updates;
@@ -83,7 +83,7 @@ int Trainer::complete() {
 int Trainer::stop_for_signal(int signal) {
   while (executor_->steps_unfinished() > 0) finish();
   context_.terminal.finish();
-  if (store_ && chosen_.plan.every_step_is_committed()) {
+  if (store_ && chosen_.plan.commits_every_step) {
     context_.log.info(
         "stopped by signal {} after step {}, which is committed in {}; go on with "
         "--resume auto",

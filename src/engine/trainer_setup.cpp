@@ -122,7 +122,7 @@ void Trainer::print_tables() const {
                       : "under the next forward, when all gradients are known to be finite"},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen_.process_bytes),
                           format_bytes(chosen_.budget_bytes), chosen_.budget_source)},
-      {"after a kill", plan.every_step_is_committed() && settings_.placement.disk_extents == 2
+      {"after a kill", plan.commits_every_step
                            ? "the run goes on at the last step: every step is committed on disk"
                            : "the run goes on at its last checkpoint"},
   };
@@ -132,8 +132,7 @@ void Trainer::print_tables() const {
     if (!known) facts.push_back(fact);
   }
   context_.log.info("{}", settings_table(facts));
-  context_.log.info("Memory\n{}",
-                    memory_table(plan, static_cast<int>(settings_.placement.disk_extents)));
+  context_.log.info("Memory\n{}", memory_table(plan));
   if (plan.uses_disk()) {
     context_.log.info("each step reads {} from disk and writes {}; 1,000 steps write {}",
                       format_bytes(bytes_per_step(plan, plan::Lane::disk_read)),

@@ -40,30 +40,6 @@ Plan Builder::build() && {
   return std::move(plan_);
 }
 
-void Builder::cut_chunks() {
-  std::int64_t all = 0;
-  for (const shard::Flat& flat : layout_.flats()) all += kept(flat, shards(1));
-  const auto resident =
-      static_cast<std::int64_t>(request_.placement.state_resident * static_cast<double>(all));
-  std::int64_t before = 0;
-  for (const shard::Flat& flat : layout_.flats()) {
-    first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
-    const std::int64_t elements = kept(flat, shards(1));
-    for (std::int64_t first = 0; first < elements; first += request_.chunk_elements) {
-      const std::int64_t count = std::min(request_.chunk_elements, elements - first);
-      before += count;
-      const Tier tier =
-          before <= resident ? request_.placement.resident_tier : request_.placement.state;
-      plan_.chunks.push_back({flat.id, {first, count}, tier});
-    }
-  }
-  first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
-  plan_.updates_before_decision =
-      request_.may_update_before_decision && parameters_on(Tier::disk) &&
-      std::ranges::all_of(plan_.chunks,
-                          [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
-}
-
 Tier Builder::gradient_tier() const {
   const bool all_on_device = std::ranges::all_of(
       plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::device; });
@@ -278,13 +254,6 @@ std::uint64_t Plan::kept_bytes(StateKind kind) const {
     for (const std::vector<Place>& places : state) add(places[index].region);
   }
   return bytes;
-}
-
-bool Plan::every_step_is_committed() const {
-  const bool state_on_disk =
-      std::ranges::all_of(chunks, [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
-  return state_on_disk &&
-         (!request.update_reads_parameter || request.placement.parameters == Tier::disk);
 }
 
 }  // namespace terrace::plan

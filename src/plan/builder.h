@@ -43,6 +43,11 @@ class Builder {
     std::vector<memory::RegionId> state;  ///< by index into request.state
     memory::RegionId parameter = memory::kNoRegion;
   };
+  /// A page and the slot that it passes through.
+  struct PageMove {
+    memory::RegionId page;
+    memory::RegionId slot;
+  };
 
   void cut_chunks();
   void add_parameters();
@@ -68,7 +73,14 @@ class Builder {
   /// All ranks' shards in `shard` to `target`, which may be the region that holds the shard.
   void emit_gather(int flat, memory::RegionId shard, memory::RegionId target);
   void emit_decision();
+  /// The tasks of all chunks of a flat, and of one.
+  void emit_chunks(int flat);
   void emit_chunk(int chunk);
+  /// `read_chunk` or `write_chunk`, if there is anything to move.
+  void emit_moves(TaskKind kind, int chunk, const std::vector<PageMove>& moves);
+  /// Where the update of a chunk puts its parameter; `slot` is the chunk's, or null.
+  [[nodiscard]] Access updated_parameter(int chunk, const Slot* slot) const;
+  void label(Task& task, int chunk, std::uint64_t bytes) const;
 
   Task& emit(TaskKind kind, Lane lane, std::vector<Access> accesses);
   void append_accumulators(int unit, std::vector<Access>& accesses) const;

@@ -79,16 +79,14 @@ void Builder::emit_decision() {
   } else {
     emit(TaskKind::decide, Lane::optimizer, std::move(decision));
     for (const shard::Flat& flat : layout_.flats()) {
-      const auto number = static_cast<std::size_t>(flat.id);
-      for (int chunk = first_chunk_[number]; chunk < first_chunk_[number + 1]; ++chunk) {
-        emit_chunk(chunk);
-      }
+      emit_chunks(flat.id);
       if (shards(1) && !shards(3)) {
-        emit_gather(flat.id, plan_.flat_parameter[number], plan_.flat_parameter[number]);
+        const RegionId home = plan_.flat_parameter[static_cast<std::size_t>(flat.id)];
+        emit_gather(flat.id, home, home);
       }
     }
   }
-  if (!pages.empty()) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
+  if (plan_.commits_every_step) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
 }
 
 void Builder::emit_evaluation() {
@@ -154,11 +152,7 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
     for (const int flat : layout_.flats_of_unit(visit.unit)) {
       if (layout_.flat(flat).unit != visit.unit) continue;
       emit_gradient(flat);
-      if (!plan_.updates_before_decision) continue;
-      const auto number = static_cast<std::size_t>(flat);
-      for (int chunk = first_chunk_[number]; chunk < first_chunk_[number + 1]; ++chunk) {
-        emit_chunk(chunk);
-      }
+      if (plan_.updates_before_decision) emit_chunks(flat);
     }
     keep_two(gradients_before_, gradients_now_);
   }
@@ -310,93 +304,6 @@ void Builder::emit_gradient(int flat) {
   Task& norm = emit(TaskKind::norm, Lane::optimizer, {whole(gradient, false)});
   norm.flat = flat;
   norm.bytes = target.bytes;
-}
-
-void Builder::emit_chunk(int chunk_index) {
-  const auto index = static_cast<std::size_t>(chunk_index);
-  const Chunk& chunk = plan_.chunks[index];
-  const auto flat = static_cast<std::size_t>(chunk.flat);
-  const Slot* slot = needs_slot_[index] ? &slots_[next_slot_++ % slots_.size()] : nullptr;
-  const bool on_disk = chunk.tier == Tier::disk;
-
-  // Where the update finds the states, and where it puts the parameter.
-  std::vector<Access> states;
-  std::vector<Access> reads;   // slots, then pages
-  std::vector<Access> writes;  // pages, then slots
-  std::vector<Access> read_pages;
-  std::vector<Access> written_slots;
-  std::uint64_t state_bytes = 0;
-  for (std::size_t kind = 0; kind < request_.state.size(); ++kind) {
-    const RegionId home = plan_.state[index][kind].region;
-    const std::uint64_t bytes = plan_.memory.region(home).bytes;
-    state_bytes += bytes;
-    if (!on_disk) {
-      states.push_back(whole(home, true));
-      continue;
-    }
-    const RegionId passing = slot->state[kind];
-    states.push_back({passing, 0, bytes, true});
-    reads.push_back({passing, 0, whole_blocks(bytes), true});
-    read_pages.push_back(whole(home, false));
-    writes.push_back(whole(home, true));
-    written_slots.push_back({passing, 0, whole_blocks(bytes), false});
-  }
-  const std::uint64_t parameter_size =
-      static_cast<std::uint64_t>(chunk.range.count) * parameter_bytes();
-  Access parameter;
-  if (parameters_on(Tier::disk)) {
-    const RegionId page = plan_.parameter[index].region;
-    parameter = {slot->parameter, 0, parameter_size, true};
-    if (request_.update_reads_parameter) {
-      reads.push_back({slot->parameter, 0, whole_blocks(parameter_size), true});
-      read_pages.push_back(whole(page, false));
-    }
-    writes.push_back(whole(page, true));
-    written_slots.push_back({slot->parameter, 0, whole_blocks(parameter_size), false});
-  } else if (plan_.host_parameter[flat] != memory::kNoRegion) {
-    parameter = part(plan_.host_parameter[flat], chunk.range, parameter_bytes(), true);
-  } else if (slot != nullptr && parameters_on(Tier::device)) {
-    parameter = {slot->parameter, 0, parameter_size, true};
-  } else {
-    parameter = part(plan_.flat_parameter[flat], chunk.range, parameter_bytes(), true);
-  }
-
-  auto label = [&](Task& task, std::uint64_t bytes) {
-    task.chunk = chunk_index;
-    task.flat = chunk.flat;
-    task.bytes = bytes;
-  };
-  auto sum = [](const std::vector<Access>& accesses) {
-    std::uint64_t bytes = 0;
-    for (const Access& access : accesses) bytes += access.bytes;
-    return bytes;
-  };
-  if (!reads.empty()) {
-    const std::uint64_t bytes = sum(read_pages);
-    reads.insert(reads.end(), read_pages.begin(), read_pages.end());
-    label(emit(TaskKind::read_chunk, Lane::disk_read, std::move(reads)), bytes);
-  }
-  std::vector<Access> accesses = states;
-  accesses.push_back(parameter);
-  accesses.push_back(part(plan_.gradient[flat], chunk.range, size_of(request_.gradient), false));
-  const std::uint64_t gradient_bytes = accesses.back().bytes;
-  label(emit(TaskKind::update, Lane::optimizer, std::move(accesses)),
-        2 * state_bytes + (request_.update_reads_parameter ? 2 : 1) * parameter_size +
-            gradient_bytes);
-
-  const RegionId home = plan_.flat_parameter[flat];
-  if (parameters_on(Tier::device) && parameter.region != home) {
-    Access source = parameter;
-    source.write = false;
-    label(emit(TaskKind::store_parameter, Lane::h2d,
-               {part(home, chunk.range, parameter_bytes(), true), source}),
-          parameter_size);
-  }
-  if (!writes.empty()) {
-    const std::uint64_t bytes = sum(writes);
-    writes.insert(writes.end(), written_slots.begin(), written_slots.end());
-    label(emit(TaskKind::write_chunk, Lane::disk_write, std::move(writes)), bytes);
-  }
 }
 
 }  // namespace terrace::plan

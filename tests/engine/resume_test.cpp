@@ -111,10 +111,14 @@ TEST_F(ResumeTest, a_run_stopped_after_each_step_and_resumed_is_the_uninterrupte
 }
 
 TEST_F(ResumeTest, a_signal_saves_at_the_step_boundary_unless_every_step_is_committed) {
-  for (const Placement placement : {Placement::none, Placement::nvme}) {
-    SCOPED_TRACE(static_cast<int>(placement));
-    Settings settings = long_run("stopped " + std::to_string(static_cast<int>(placement)));
+  for (const auto& [placement, extents] :
+       {std::pair(Placement::none, 2), std::pair(Placement::nvme, 2),
+        std::pair(Placement::nvme, 1)}) {
+    const std::string name = std::to_string(static_cast<int>(placement)) + std::to_string(extents);
+    SCOPED_TRACE(name);
+    Settings settings = long_run("stopped " + name);
     put_state_on(settings, placement);
+    settings.placement.disk_extents = extents;
     settings.cadence.eval_steps = 3;
     const std::vector<Row> reference = [&] {
       Settings whole = settings;
@@ -127,7 +131,7 @@ TEST_F(ResumeTest, a_signal_saves_at_the_step_boundary_unless_every_step_is_comm
     EXPECT_EQ(result.code, 130) << result.error;
     EXPECT_TRUE(result.says("stopped by signal 2 after step 3"));
     EXPECT_EQ(fs::exists(fs::path(settings.output.folder) / "checkpoint-3"),
-              placement == Placement::none);
+              placement == Placement::none || extents == 1);
     settings.output.resume = "auto";
     const Result again = train_run(settings);
     EXPECT_TRUE(again.says("resuming at step 3")) << again.error;

@@ -116,8 +116,9 @@ class Rig {
       }
     }
     const io::StoreFolder folders[] = {{"/disk", 1}};
-    return io::PageStore::create(folders, pages, terrace::testing::on_memory(std::move(disk)),
-                                 log_);
+    io::PageStoreOptions options = terrace::testing::on_memory(std::move(disk));
+    options.extents_per_page = static_cast<int>(plan_.copies(memory::Tier::disk));
+    return io::PageStore::create(folders, pages, options, log_);
   }
   static void fill(const Executor::HostBatch& batch, std::int64_t step, int micro_batch) {
     const RandomStream random(static_cast<std::uint64_t>(step),

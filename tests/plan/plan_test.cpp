@@ -401,10 +401,15 @@ TEST_F(PlanTest, an_update_before_the_decision_drops_gradients_and_holds_the_nex
   EXPECT_TRUE(waits_for_it(tasks[static_cast<std::size_t>(first_read)]));
 }
 
-TEST_F(PlanTest, a_step_is_committed_when_all_that_it_changes_is_in_the_store) {
+TEST_F(PlanTest, a_step_is_committed_and_pages_have_two_extents_when_all_it_changes_is_on_disk) {
   auto committed = [&](PlanRequest request, const Placement& placement) {
     request.placement = placement;
-    return make(request).every_step_is_committed();
+    const Plan plan = make(request);
+    EXPECT_EQ(plan.copies(Tier::disk), plan.commits_every_step ? 2 : 1);
+    EXPECT_EQ(plan.copies(Tier::host), 1);
+    EXPECT_EQ(std::ranges::count(plan.training.tasks, TaskKind::commit, &Task::kind),
+              plan.commits_every_step ? 1 : 0);
+    return plan.commits_every_step;
   };
   const Placement all_on_disk{Tier::disk, Tier::disk, Tier::host, 0};
   const Placement state_on_disk{Tier::host, Tier::disk, Tier::host, 0};
@@ -414,6 +419,12 @@ TEST_F(PlanTest, a_step_is_committed_when_all_that_it_changes_is_in_the_store) {
   EXPECT_TRUE(committed(split_request(), all_on_disk));
   EXPECT_FALSE(committed(request(), {Tier::device, Tier::disk, Tier::host, 0.5}));
   EXPECT_FALSE(committed(request(), {Tier::device, Tier::host, Tier::host, 0}));
+  EXPECT_FALSE(committed(request(), {Tier::disk, Tier::host, Tier::host, 0}));
+  PlanRequest one_extent = early_request();
+  one_extent.disk_extents = 1;
+  EXPECT_FALSE(committed(one_extent, all_on_disk));
+  one_extent.placement = all_on_disk;
+  EXPECT_FALSE(make(one_extent).updates_before_decision) << "nothing can be dropped";
 }
 
 TEST_F(PlanTest, recomputation_and_unit_major_order_change_the_memory_as_they_should) {

@@ -37,7 +37,7 @@ struct ChosenPlan {
                                      const shard::Layout& layout, bool fill = true);
 
 /// Bytes by tier and purpose, for people: one line each, the total first.
-[[nodiscard]] std::string memory_table(const plan::Plan& plan, int disk_extents);
+[[nodiscard]] std::string memory_table(const plan::Plan& plan);
 
 /// Bytes that a step moves on a lane.
 [[nodiscard]] std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane);

@@ -36,13 +36,18 @@ struct Placement {
 /// `generate` ends in the logits of one position instead of a loss.
 enum class Purpose { train, evaluate, generate };
 
+/// Note on commits. Where all state that a step changes is on disk (what is computed from it, a
+/// parameter in RAM from its master, does not count), each page has two extents and every step ends
+/// with a commit, which saves the run. Where some of that state is elsewhere, or one extent is
+/// asked for, a commit would save nothing: there is none, and a page has one extent.
+
 /// Note on updates before the decision. A step is decided when the last gradient is known to be
 /// finite. A chunk may be updated before that only out of place, so that a skipped step can drop
-/// the new version. Where parameters and all state are on disk with two extents a page, and without
-/// clipping, every chunk is updated as soon as its gradient is final, under backward, and written
-/// to its other extent; its gradient is dropped. `settle` then drops the new version of a skipped
-/// step, and nothing reads a page of the next step before it. In all other placements, where some
-/// of a chunk is updated in place, updates wait for the decision and gradients are kept until then.
+/// the new version. Where parameters and all state are on disk and committed, and without clipping,
+/// every chunk is updated as soon as its gradient is final, under backward, and written to its
+/// other extent; its gradient is dropped. `settle` then drops the new version of a skipped step,
+/// and nothing reads a page of the next step before it. In all other placements, where some of a
+/// chunk is updated in place, updates wait for the decision and gradients are kept until then.
 
 /// Note on sharding. Of several ranks (the layout's world size) each owns an equal part of every
 /// flat, and the plans of all ranks are alike: a plan is that of rank 0, whose part comes first.
@@ -63,10 +68,10 @@ struct PlanRequest {
   std::vector<StateElement> state;
   /// The update reads the parameter it writes (the `split` format).
   bool update_reads_parameter = false;
-  /// The caller neither clips nor scales the loss, and pages have two extents: see "Note on updates
-  /// before the decision".
+  /// The caller neither clips nor scales the loss: see "Note on updates before the decision".
   bool may_update_before_decision = false;
-  int zero_stage = 0;  ///< 0 to 3, see "Note on sharding"; without effect on one rank
+  int disk_extents = 2;  ///< a page's, at most: see "Note on commits"
+  int zero_stage = 0;    ///< 0 to 3, see "Note on sharding"; without effect on one rank
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
@@ -114,14 +119,18 @@ struct Plan {
   memory::RegionId transfer;
   std::uint64_t transfer_bytes = 0;
   int transfer_pages = 0;
+  /// See "Note on commits".
+  bool commits_every_step = false;
   /// See "Note on updates before the decision".
   bool updates_before_decision = false;
 
   /// Bytes of a state kind that the rank keeps from step to step, on all tiers together.
   [[nodiscard]] std::uint64_t kept_bytes(StateKind kind) const;
   [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
-  /// Whether all state that a step changes is in the store, so that its commit saves the run.
-  [[nodiscard]] bool every_step_is_committed() const;
+  /// How often what lies on a tier is reserved: on disk, a page's extents.
+  [[nodiscard]] std::uint64_t copies(memory::Tier tier) const {
+    return tier == memory::Tier::disk && commits_every_step ? 2 : 1;
+  }
 };
 
 /// Makes the plan for one rank: pure arithmetic, nothing is allocated or read.
