@@ -52,6 +52,19 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+struct stat status_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  require(::fstat(file.get(), &status) == 0, ErrorKind::io, "cannot stat {}: {}", path.native(),
+          errno_name(errno));
+  return status;
+}
+
+FileStamp stamp_of(const struct stat& status) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec};
+}
+
 /// Attempts to find a temporary name that is free; threads of one process may collide.
 constexpr int kNamesMax = 1000;
 
@@ -78,13 +91,13 @@ InputFile::InputFile(std::filesystem::path path, ErrorKind missing)
   descriptor_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   require(static_cast<bool>(descriptor_), missing_, "cannot open {} for reading: {}",
           path_.native(), errno_name(errno));
-  struct stat status {};
-  require(::fstat(descriptor_.get(), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
-          path_.native(), errno_name(errno));
+  const struct stat status = status_of(descriptor_, path_);
   require(S_ISREG(status.st_mode), missing_, "{} is {}, but a regular file was expected",
           path_.native(), S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  opened_ = stamp_of(status);
 }
+
+FileStamp InputFile::stamp() const { return stamp_of(status_of(descriptor_, path_)); }
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> target) const {
   int retries = 0;

@@ -73,20 +73,15 @@ std::int64_t SourceFile::tokens() const {
   return text != nullptr ? text->tokens + 1 : std::get<TokenLayout>(layout_).tokens;
 }
 
-void SourceFile::keep_open() { kept_.emplace(open_again()); }
-
-io::InputFile SourceFile::open_again() const {
-  io::InputFile file(path_);
-  require(file.size() == contents_.bytes, ErrorKind::data,
-          "{} has {} bytes now, but had {} when the run began; do not change data in use",
-          path_.string(), file.size(), contents_.bytes);
-  return file;
-}
-
 void SourceFile::read(std::int64_t first, std::span<std::int32_t> target) const {
   std::optional<io::InputFile> opened;
-  if (!kept_) opened.emplace(open_again());
+  if (!kept_) opened.emplace(path_);
   const io::InputFile& file = kept_ ? *kept_ : *opened;
+  const io::FileStamp now = file.stamp();
+  require(now == scanned_, ErrorKind::data,
+          "{} was changed since the run began ({} bytes then, {} now): do not change data in use; "
+          "put back what it was and run again",
+          path_.string(), scanned_.bytes, now.bytes);
   const auto* text = std::get_if<TextLayout>(&layout_);
   if (text == nullptr) {
     read_ids(file, std::get<TokenLayout>(layout_), first, target);

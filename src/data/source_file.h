@@ -30,9 +30,13 @@ struct Skip {
 /// positioned).
 class SourceFile {
  public:
-  SourceFile(std::filesystem::path path, io::Fingerprint contents,
+  /// `file` is what was scanned.
+  SourceFile(const io::InputFile& file, io::Fingerprint contents,
              std::variant<TextLayout, TokenLayout> layout)
-      : path_(std::move(path)), contents_(contents), layout_(std::move(layout)) {}
+      : path_(file.path()),
+        scanned_(file.opened()),
+        contents_(contents),
+        layout_(std::move(layout)) {}
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const io::Fingerprint& contents() const { return contents_; }
@@ -40,16 +44,16 @@ class SourceFile {
   [[nodiscard]] std::int64_t tokens() const;
 
   /// Keeps the file open from now on; otherwise each read opens it.
-  void keep_open();
+  void keep_open() { kept_.emplace(path_); }
 
   /// Tokens [first, first + target.size()), which lie inside the file.
-  /// Errors: data, when the file has gone, or has another size than when it was scanned; io.
+  /// Errors: data, when the file has gone, or was written to or replaced since it was scanned (one
+  /// that is kept open may be replaced, which leaves it as it was); io.
   void read(std::int64_t first, std::span<std::int32_t> target) const;
 
  private:
-  [[nodiscard]] io::InputFile open_again() const;
-
   std::filesystem::path path_;
+  io::FileStamp scanned_;
   io::Fingerprint contents_;
   std::variant<TextLayout, TokenLayout> layout_;
   std::optional<io::InputFile> kept_;

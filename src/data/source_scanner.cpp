@@ -133,7 +133,7 @@ SourceScanner::Scanned SourceScanner::scan_text(const io::InputFile& file) {
         SkipReason::empty,
         fmt::format("{} holds nothing but a byte-order mark; remove it from the data", path));
   }
-  return {.result = SourceFile(file.path(), contents, std::move(layout)),
+  return {.result = SourceFile(file, contents, std::move(layout)),
           .is_utf8 = is_utf8,
           .has_carriage_returns = has_carriage_returns};
 }
@@ -176,7 +176,7 @@ SourceScanner::Scanned SourceScanner::scan_tokens(const io::InputFile& file,
       require_known<std::uint32_t>(file, piece, first, layout.is_signed);
     }
   }
-  return {.result = SourceFile(file.path(), contents, layout)};
+  return {.result = SourceFile(file, contents, layout)};
 }
 
 }  // namespace terrace::data

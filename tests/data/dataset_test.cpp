@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -255,18 +256,40 @@ TEST(Dataset, text_is_bytes_only_for_a_model_that_reads_bytes) {
               HasSubstr("vocab_size"));
 }
 
-TEST(Dataset, a_file_that_changes_size_while_in_use_is_refused) {
+TEST(Dataset, a_file_that_changes_while_in_use_is_refused) {
   const TemporaryFolder folder;
   std::vector<std::int32_t> read(4);
   for (int file = 0; file < 300; ++file) {  // the smallest do not stay open
     write_bytes(folder / ("d/" + std::to_string(1000 + file)), std::string(10, 'x'));
   }
   write_bytes(folder / "d/0", "tiny");
+  write_bytes(folder / "d/large", std::string(50, 'y'));  // stays open
   const auto dataset = open_quietly({folder / "d"});
+  const std::int64_t large = dataset->tokens() - 51;
+  const auto refuses = [&](std::int64_t first, const std::string& name) {
+    EXPECT_THAT(refusal(ErrorKind::data, [&] { dataset->read(first, read); }),
+                AllOf(HasSubstr((folder / name).string()), HasSubstr("do not change data in use")));
+  };
+  // A clock of files may stand still for some milliseconds.
+  const auto touch = [&](const std::string& name) {
+    fs::last_write_time(folder / name, fs::file_time_type::clock::now() + std::chrono::hours(1));
+  };
   dataset->read(0, read);
+  write_bytes(folder / "d/0", "TINY");
+  touch("d/0");
+  refuses(0, "d/0");
   write_bytes(folder / "d/0", "tiny no more");
-  EXPECT_THAT(refusal(ErrorKind::data, [&] { dataset->read(0, read); }),
-              AllOf(HasSubstr((folder / "d/0").string()), HasSubstr("do not change data in use")));
+  refuses(0, "d/0");
+
+  const fs::path other = folder / "other";
+  write_bytes(other, std::string(50, 'z'));
+  fs::rename(folder / "d/large", folder / "old");
+  fs::rename(other, folder / "d/large");
+  dataset->read(large, read);
+  EXPECT_EQ(read, std::vector<std::int32_t>(4, 'y')) << "what is open stays what it was";
+  write_bytes(folder / "old", std::string(50, 'z'));
+  touch("old");
+  refuses(large, "d/large");
 }
 
 TEST(Dataset, messages_name_the_flag_that_the_user_gave) {

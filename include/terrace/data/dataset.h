@@ -88,7 +88,8 @@ class Dataset {
   [[nodiscard]] const DatasetReport& report() const { return report_; }
 
   /// Tokens [first, first + target.size()) of the stream, which lie inside it. Allocates nothing
-  /// but what opening a file takes. Errors: data, when a file has changed since; io.
+  /// but what opening a file takes. Errors: data, when a file has changed since it was scanned (its
+  /// size or time of modification); io.
   void read(std::int64_t first, std::span<std::int32_t> target) const;
 
  private:

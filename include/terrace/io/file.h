@@ -13,6 +13,13 @@
 
 namespace terrace::io {
 
+/// What changes with a file's contents, whoever changes them.
+struct FileStamp {
+  std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;  ///< since 1970
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
 /// A file for positioned reads. Thread-safe: it holds no position.
 ///
 /// Errors of all members: a file that is missing, is no regular file, may not be read or ends too
@@ -24,8 +31,11 @@ class InputFile {
   explicit InputFile(std::filesystem::path path, ErrorKind missing = ErrorKind::data);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Bytes, when it was opened.
-  [[nodiscard]] std::uint64_t size() const { return size_; }
+  /// When it was opened: its stamp, and the bytes in it.
+  [[nodiscard]] const FileStamp& opened() const { return opened_; }
+  [[nodiscard]] std::uint64_t size() const { return opened_.bytes; }
+  /// Its stamp now. One that is replaced by another of its name keeps its own.
+  [[nodiscard]] FileStamp stamp() const;
 
   /// Fills `target` from `offset`, over as many system calls as that takes.
   void read(std::uint64_t offset, std::span<std::byte> target) const;
@@ -34,7 +44,7 @@ class InputFile {
   std::filesystem::path path_;
   ErrorKind missing_;
   FileDescriptor descriptor_;
-  std::uint64_t size_ = 0;
+  FileStamp opened_;
 };
 
 /// The whole file as text. Errors: as `InputFile`; a file above `bytes_max` is an error of kind
