@@ -231,9 +231,11 @@ int run_all(Context& context, const Arguments& arguments) {
                      &options.compute.repetitions, &options.disk.repetitions}) {
     *count = repetitions;
   }
+  io::OutputFile output(file);  // what cannot be written is found before the minutes of measuring
   const plan::HardwareProfile profile = bench_all(options, context.log);
   const std::string text = engine::profile_json(profile);
-  io::write_file(file, text);
+  output.write(text);
+  output.commit();
   print(json ? text : to_table(profile));
   return 0;
 }

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <future>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/units.h"
@@ -13,9 +16,6 @@ namespace terrace::tools {
 namespace {
 
 constexpr double kGiga = 1e9;
-
-/// Where optimizer and compute run on the same cores, each gets about half of them.
-constexpr double kSharedCores = 0.5;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -29,6 +29,26 @@ void add_compute(const ComputeBench& bench, plan::HardwareProfile& profile) {
         step.dtype == "bf16" ? profile.bf16_flops_per_second : profile.fp32_flops_per_second;
     rate = step.gflops * kGiga;
   }
+}
+
+/// The share of its own speed that each of compute and optimizer keeps while the other works: the
+/// mean of both. `compute` and `update` are what they reached alone.
+double shared_cores(const AllBenchOptions& options, const StepBench& compute,
+                    const OptimizerBenchVariant& update) {
+  ComputeBenchOptions steps = options.compute;
+  steps.dtypes.resize(1);
+  OptimizerBenchOptions updates = options.optimizer;
+  updates.repetitions = 1;  // soon over: the last ones have the cores to themselves
+  auto beside = std::async(std::launch::async, [&] { return bench_compute(steps).steps.front(); });
+  double update_gb_per_s = 0;
+  int runs = 0;
+  do {
+    update_gb_per_s += bench_optimizer(updates).front().gb_per_s;
+    ++runs;
+  } while (beside.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
+  const double share =
+      (beside.get().gflops / compute.gflops + update_gb_per_s / runs / update.gb_per_s) / 2;
+  return std::min(share, 1.0);
 }
 
 void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
@@ -63,11 +83,15 @@ plan::HardwareProfile bench_all(const AllBenchOptions& options, Log& log) {
   profile.device_bytes_per_second = copy.device_gb_per_s * kGiga;
   profile.task_seconds = copy.task_seconds;
   log.info("measuring the optimizer");
-  profile.optimizer_bytes_per_second = bench_optimizer(options.optimizer).front().gb_per_s * kGiga;
-  if (device->memory_is_host()) profile.shared_cores_factor = kSharedCores;
+  const OptimizerBenchVariant update = bench_optimizer(options.optimizer).front();
+  profile.optimizer_bytes_per_second = update.gb_per_s * kGiga;
   log.info("measuring forward and backward of {}", options.compute.model);
   const ComputeBench compute = bench_compute(options.compute);
   add_compute(compute, profile);
+  if (device->memory_is_host()) {
+    log.info("measuring both at once");
+    profile.shared_cores_factor = shared_cores(options, compute.steps.front(), update);
+  }
   if (!options.disk.paths.empty()) {
     log.info("measuring the drives");
     add_disk(bench_disk(options.disk, log), profile);
@@ -90,6 +114,8 @@ std::string to_table(const plan::HardwareProfile& profile) {
   bytes("  optimizer", profile.optimizer_bytes_per_second);
   flops("  compute, bf16", profile.bf16_flops_per_second);
   flops("  compute, fp32", profile.fp32_flops_per_second);
+  rows.push_back({"  compute and optimizer beside each other keep",
+                  fmt::format("{:.0f} %", profile.shared_cores_factor * 100)});
   bytes("  disk read", profile.disk_read_bytes_per_second);
   bytes("  disk write", profile.disk_write_bytes_per_second);
   if (profile.disk_read_bytes_per_second) {

@@ -221,7 +221,9 @@ int run_plan(Context& context, const Arguments& arguments) {
   engine::finalize(settings);
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder or the name of a preset");
-  engine::resolve_batch(settings.batch, std::max<std::int64_t>(1, settings.ranks.ranks));
+  std::optional<plan::HardwareProfile> profile;
+  if (!profile_source.empty()) profile = engine::find_profile(profile_source);
+  engine::resolve_batch(settings.batch, settings.ranks.ranks);
   const engine::RunSetup setup = engine::set_up(settings, context.log, engine::SetupUse::plan);
   settings.numerics.dtype = setup.dtype;
   if (!settings.optimizer.learning_rate) {
@@ -229,11 +231,10 @@ int run_plan(Context& context, const Arguments& arguments) {
   }
   const engine::ChosenPlan chosen = engine::choose_plan(settings, *setup.model, *setup.layout);
   PlanReport report{settings, setup, chosen};
-  if (!profile_source.empty()) {
-    const plan::HardwareProfile profile = engine::find_profile(profile_source);
-    report.profile = profile.name;
+  if (profile) {
+    report.profile = profile->name;
     report.prediction =
-        plan::simulate(chosen.plan.training, profile,
+        plan::simulate(chosen.plan.training, *profile,
                        {.compute = setup.dtype, .steps_in_flight = engine::kStepsInFlight});
   }
   print(json ? as_json(report) : as_text(report));

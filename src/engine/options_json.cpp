@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -214,7 +215,12 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
   }
   std::string near = did_you_mean(name, siblings);
   if (near.empty()) near = did_you_mean(key, all);
-  return fmt::format("unknown key{}: --help-config lists the known ones", near);
+  const bool has_flags = std::ranges::any_of(
+      table.entries(), [](const auto& entry) { return !entry.option.flags.empty(); });
+  // A table without flags is a file's alone: there is no help of it.
+  return has_flags
+             ? fmt::format("unknown key{}: --help-config lists the known ones", near)
+             : fmt::format("unknown key{}: the known ones are {}", near, fmt::join(all, ", "));
 }
 
 std::set<std::string> read_keys(OptionTable& table, const std::string& path) {

@@ -138,9 +138,9 @@ void add_ranks(OptionTable& table, RankSettings& r) {
   table.add({.keys = {"ranks"},
              .flags = {"ranks"},
              .field = field(r.ranks),
-             .help = "ranks on this machine, or for a plan in all; 0: as the launcher says, else 1",
+             .help = "ranks on this machine, or for a plan in all",
              .unit = "ranks",
-             .minimum = 0,
+             .minimum = 1,
              .maximum = 1 << 20});
   table.add({.keys = {"zero_optimization.stage"},
              .flags = {"zero_stage"},

@@ -11,7 +11,7 @@ namespace terrace::engine {
 RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
   require(settings.placement.device != DeviceChoice::cuda, ErrorKind::device,
           "--device is cuda, but this build computes on the host device only: use --device cpu");
-  const int ranks = static_cast<int>(std::max<std::int64_t>(1, settings.ranks.ranks));
+  const int ranks = static_cast<int>(settings.ranks.ranks);
   require(ranks == 1 || use == SetupUse::plan, ErrorKind::usage,
           "--ranks is {}, but this build trains on one rank: leave it out", ranks);
   RunSetup setup;

@@ -1,8 +1,11 @@
 #include "terrace/plan/simulate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,10 +21,11 @@ constexpr int kMeasuredSteps = 6;
 
 std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane); }
 
-/// A rate of the profile and the key it is written under.
+/// A rate of the profile, the key it is written under, and what measures it besides a person.
 struct Figure {
   std::optional<double> rate;
   std::string_view key;
+  std::string_view measured_by = "terrace bench all";
 };
 
 /// How long each task takes when nothing else is under way.
@@ -44,7 +48,7 @@ class Durations {
       case DType::bf16:
         return {profile_.bf16_flops_per_second, "bf16_flops_per_second"};
       case DType::f16:
-        return {profile_.fp16_flops_per_second, "fp16_flops_per_second"};
+        return {profile_.fp16_flops_per_second, "fp16_flops_per_second", ""};
       default:
         return {profile_.fp32_flops_per_second, "fp32_flops_per_second"};
     }
@@ -59,11 +63,13 @@ class Durations {
       case Lane::d2h:
         return {profile_.d2h_bytes_per_second, "d2h_bytes_per_second"};
       case Lane::collective:
-        return {profile_.collective_bytes_per_second, "collective_bytes_per_second"};
+        return {profile_.collective_bytes_per_second, "collective_bytes_per_second", ""};
       case Lane::disk_read:
-        return {profile_.disk_read_bytes_per_second, "disk_read_bytes_per_second"};
+        return {profile_.disk_read_bytes_per_second, "disk_read_bytes_per_second",
+                "terrace bench all --path DIR"};
       case Lane::disk_write:
-        return {profile_.disk_write_bytes_per_second, "disk_write_bytes_per_second"};
+        return {profile_.disk_write_bytes_per_second, "disk_write_bytes_per_second",
+                "terrace bench all --path DIR"};
       case Lane::optimizer:
         return {profile_.optimizer_bytes_per_second, "optimizer_bytes_per_second"};
     }
@@ -72,10 +78,14 @@ class Durations {
 
   [[nodiscard]] double over(double amount, const Figure& figure) const {
     require(figure.rate.has_value() && *figure.rate > 0, ErrorKind::usage,
-            "the hardware profile \"{}\" has no {}, which the time of this plan depends on: "
-            "write it into the file, or measure it with terrace bench all (drives: with --path)",
-            profile_.name, figure.key);
+            "the hardware profile \"{}\" has no {}, which the time of this plan depends on: {}",
+            profile_.name, figure.key, remedy(figure));
     return amount / *figure.rate;
+  }
+
+  [[nodiscard]] static std::string remedy(const Figure& figure) {
+    if (figure.measured_by.empty()) return "no benchmark measures it, so write it into a profile";
+    return fmt::format("measure it with {}, or write it into a profile", figure.measured_by);
   }
 
   const HardwareProfile& profile_;

@@ -247,7 +247,7 @@ TEST(Simulate, a_random_schedule_is_never_shorter_than_its_busiest_lane_nor_long
 
 TEST(Simulate, a_figure_that_is_needed_and_not_known_is_named) {
   const auto refused = [](Lane lane, const std::function<void(HardwareProfile&)>& forget,
-                          const std::string& key) {
+                          const std::string& key, const std::string& remedy) {
     Draft draft;
     draft.task(lane, 1);
     HardwareProfile profile = unit_profile();
@@ -257,23 +257,29 @@ TEST(Simulate, a_figure_that_is_needed_and_not_known_is_named) {
       ADD_FAILURE() << key << " was not missed";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("\"unit\""), HasSubstr("no " + key)));
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("\"unit\""), HasSubstr("no " + key), HasSubstr(remedy)));
     }
     // What is not needed need not be known.
     Draft other;
     other.task(lane == Lane::h2d ? Lane::d2h : Lane::h2d, 1);
     EXPECT_DOUBLE_EQ(simulate(other.schedule, profile).step_seconds, 1);
   };
+  const std::string measured = "measure it with terrace bench all";
   refused(
-      Lane::h2d, [](auto& p) { p.h2d_bytes_per_second.reset(); }, "h2d_bytes_per_second");
+      Lane::h2d, [](auto& p) { p.h2d_bytes_per_second.reset(); }, "h2d_bytes_per_second", measured);
   refused(
       Lane::disk_read, [](auto& p) { p.disk_read_bytes_per_second.reset(); },
-      "disk_read_bytes_per_second");
+      "disk_read_bytes_per_second", measured + " --path DIR");
   refused(
-      Lane::compute, [](auto& p) { p.bf16_flops_per_second.reset(); }, "bf16_flops_per_second");
+      Lane::compute, [](auto& p) { p.bf16_flops_per_second.reset(); }, "bf16_flops_per_second",
+      measured);
   refused(
       Lane::optimizer, [](auto& p) { p.optimizer_bytes_per_second = 0; },
-      "optimizer_bytes_per_second");
+      "optimizer_bytes_per_second", measured);
+  refused(
+      Lane::collective, [](auto& p) { p.collective_bytes_per_second.reset(); },
+      "collective_bytes_per_second", "no benchmark measures it");
 }
 
 TEST(Simulate, the_rate_of_the_compute_type_is_taken) {

@@ -163,8 +163,18 @@ TEST(Program, a_plan_predicts_its_step_from_a_profile_and_names_it) {
   const Result disk = run({"plan", "--model", "tiny", "--offload_optimizer", "nvme", "--swap",
                            "/tmp", "--profile", file});
   expect_one_sentence(disk, 2);
-  EXPECT_THAT(disk.err, HasSubstr("disk_read_bytes_per_second"));
+  EXPECT_THAT(disk.err, AllOf(HasSubstr("disk_read_bytes_per_second"), HasSubstr("--path DIR")));
   std::filesystem::remove(file);
+}
+
+TEST(Program, a_profile_that_cannot_be_written_or_read_is_refused_first) {
+  const Result written = run({"bench", "all", "--profile", "/nowhere/node.json"});
+  expect_one_sentence(written, 5);
+  EXPECT_THAT(written.err, AllOf(HasSubstr("/nowhere/node.json"), Not(HasSubstr("measuring"))));
+  const Result read =
+      run({"plan", "--model", "llama-70b", "--host_memory", "1M", "--profile", "h2"});
+  expect_one_sentence(read, 2);
+  EXPECT_THAT(read.err, HasSubstr("h200"));
 }
 
 TEST(Program, plans_for_ranks_that_are_not_here) {
@@ -178,6 +188,9 @@ TEST(Program, plans_for_ranks_that_are_not_here) {
       {"plan", "--model", "tiny", "--ranks", "8", "--zero_stage", "1", "--offload_param", "cpu"});
   expect_one_sentence(off, 2);
   EXPECT_THAT(off.err, HasSubstr("--zero_stage 3"));
+  const Result none = run({"plan", "--model", "tiny", "--ranks", "0"});
+  expect_one_sentence(none, 2);
+  EXPECT_THAT(none.err, HasSubstr("--ranks"));
 }
 
 TEST(Program, a_plan_over_its_budget_is_exit_code_3_and_names_both_figures) {

@@ -147,8 +147,8 @@ struct PlacementSettings {
 };
 
 struct RankSettings {
-  std::int64_t ranks = 0;    ///< local ranks to start; 0: as the launcher says, else 1
-  std::int64_t threads = 0;  ///< compute threads a rank; 0: what the machine gives
+  std::int64_t ranks = 1;                  ///< local ranks to start, or for a plan all
+  std::int64_t threads = 0;                ///< compute threads a rank; 0: what the machine gives
   std::optional<std::int64_t> zero_stage;  ///< 0 to 3; empty: by the plan
   double peer_timeout_s = 300;             ///< silence after which a peer is lost
 };
