@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 
 #include "engine/training.h"
 
@@ -40,7 +39,7 @@ TEST(Pace, parts_of_a_microsecond_add_up) {
 
 class PacedRunTest : public TrainingTest {};
 
-TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane_that_moves_bytes) {
+TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane) {
   Settings settings = this->settings("free");
   settings.placement.parameters.device = Placement::cpu;
   settings.placement.optimizer.device = Placement::nvme;
@@ -53,22 +52,25 @@ TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane_that_moves_bytes
 
   // Over all steps: one may begin with what a sleep of the step before was too long.
   std::map<std::string, double> busy;
-  std::map<std::string, double> bytes;
   std::ifstream file(folder_ / "paced" / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
     const auto row = nlohmann::json::parse(line);
-    for (const auto& [lane, moved] : row.at("bytes_moved").items()) {
-      bytes[lane] += moved.get<double>();
-      busy[lane] += row.at("busy_seconds").at(lane).get<double>();
+    for (const auto& [lane, seconds] : row.at("busy_seconds").items()) {
+      busy[lane] += seconds.get<double>();
     }
   }
-  for (const auto& [lane, rate] :
-       {std::pair("h2d", settings.pacing.h2d), std::pair("d2h", settings.pacing.d2h),
-        std::pair("disk_read", settings.pacing.disk_read),
-        std::pair("disk_write", settings.pacing.disk_write)}) {
-    EXPECT_GT(bytes[lane], 0) << lane;
-    EXPECT_GE(busy[lane], 0.999 * bytes[lane] / static_cast<double>(rate)) << lane;
-  }
+  const auto work = nlohmann::json::parse(read(folder_ / "paced" / "run.json")).at("work_per_step");
+  const auto expect_held = [&](const char* lane, auto rate) {
+    const double seconds = 3 * work.at(lane).get<double>() / static_cast<double>(rate);
+    EXPECT_GT(seconds, 0.01) << lane;
+    EXPECT_GE(busy[lane], 0.999 * seconds) << lane;
+  };
+  expect_held("compute", settings.pacing.compute);
+  expect_held("h2d", settings.pacing.h2d);
+  expect_held("d2h", settings.pacing.d2h);
+  expect_held("disk_read", settings.pacing.disk_read);
+  expect_held("disk_write", settings.pacing.disk_write);
+  expect_held("optimizer", settings.pacing.optimizer);
 }
 
 }  // namespace
