@@ -18,11 +18,6 @@ namespace {
 
 constexpr std::size_t kPagesInFlightMax = 1024;
 
-/// Whether the task is one about all pages, with none in flight.
-bool is_about_all_pages(const Task& task) {
-  return task.kind == TaskKind::commit || task.kind == TaskKind::settle;
-}
-
 }  // namespace
 
 HostLane::HostLane(Program& program, plan::Lane lane) : program_(program), lane_(lane) {
@@ -141,7 +136,7 @@ void DiskLane::run_tasks(const Run& run) {
     // Transfers go on only while the channel is waited for: do that rather than wait for others.
     const int pages = static_cast<int>(moves_[static_cast<std::size_t>(index)].size());
     while (tasks_under_way_ > 0 &&
-           (!ready(task, run) || is_about_all_pages(task) ||
+           (!ready(task, run) || is_about_all_pages(task.kind) ||
             pages_in_flight_ + pages > static_cast<int>(kPagesInFlightMax))) {
       collect(run);
     }
@@ -153,7 +148,7 @@ void DiskLane::run_tasks(const Run& run) {
 
 void DiskLane::bind(int index) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
-  if (is_about_all_pages(task)) return;
+  if (is_about_all_pages(task.kind)) return;
   // As many pages as slots, in the same order; or one slot for all pages, end to end.
   const memory::MemoryPlan& regions = program_.parts().plan.memory;
   std::vector<plan::Access> pages;
@@ -194,7 +189,7 @@ void DiskLane::finish_step(int index, const Run& run) {
 
 void DiskLane::begin(int index, const Run& run) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
-  if (is_about_all_pages(task)) return finish_step(index, run);
+  if (is_about_all_pages(task.kind)) return finish_step(index, run);
   const std::int64_t begin_us = now_us();
   const bool writes = task.kind == TaskKind::write_chunk;
   if (writes && !program_.parts().plan.updates_before_decision && skips_(run.sequence)) {

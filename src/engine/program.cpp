@@ -87,7 +87,7 @@ void Program::bind(std::size_t index) {
     bind_gradients(task, rest.first(flats), bound);
     rest = rest.subspan(flats);
   }
-  bind_weights(task, rest.first(flats), bound);
+  if (!rest.empty()) bind_weights(task, rest.first(flats), bound);
 }
 
 namespace {

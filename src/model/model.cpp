@@ -69,10 +69,21 @@ struct Model::Impl {
             shape.sequence, config.max_position_embeddings);
   }
 
+  /// A pass that reads no weights.
+  [[nodiscard]] Pass make_pass(const Batch& batch, const UnitActivations& activations) const {
+    check_shape(batch.shape);
+    return {.shape = batch.shape,
+            .tokens = batch.tokens.data(),
+            .targets = batch.targets.data(),
+            .weights = {},
+            .gradients = {},
+            .activations = activations,
+            .d_boundary = {}};
+  }
+
   [[nodiscard]] Pass make_pass(int unit, std::span<const kernels::View> weights, const Batch& batch,
                                const UnitActivations& activations) const {
     const UnitSpec& found = spec(unit);
-    check_shape(batch.shape);
     require(weights.size() == found.parameters.size(), ErrorKind::internal,
             "{} was given {} weights, but has {}", found.name, weights.size(),
             found.parameters.size());
@@ -81,13 +92,9 @@ struct Model::Impl {
               "{} was given a weight in {}, but computes in {}", found.name, name_of(weight.dtype),
               name_of(compute));
     }
-    return {.shape = batch.shape,
-            .tokens = batch.tokens.data(),
-            .targets = batch.targets.data(),
-            .weights = weights,
-            .gradients = {},
-            .activations = activations,
-            .d_boundary = {}};
+    Pass pass = make_pass(batch, activations);
+    pass.weights = weights;
+    return pass;
   }
 
   void check_gradients(int unit, std::span<const GradientView> gradients) const {
@@ -213,11 +220,17 @@ void Model::forward(device::Stream& stream, int unit, std::span<const kernels::V
   impl_->unit_at(unit).forward(work, impl_->make_pass(unit, weights, batch, activations));
 }
 
+bool Model::backward_reads_weights(int unit) const {
+  return impl_->spec(unit).kind != UnitKind::embedding;
+}
+
 void Model::backward(device::Stream& stream, int unit, std::span<const kernels::View> weights,
                      const Batch& batch, const UnitActivations& activations,
                      device::Pointer d_boundary, std::span<const GradientView> gradients) const {
   Work work(impl_->ops, stream, activations.scratch);
-  Pass pass = impl_->make_pass(unit, weights, batch, activations);
+  const bool has_none = weights.empty() && !backward_reads_weights(unit);
+  Pass pass = has_none ? impl_->make_pass(batch, activations)
+                       : impl_->make_pass(unit, weights, batch, activations);
   impl_->check_gradients(unit, gradients);
   pass.gradients = gradients;
   pass.d_boundary = d_boundary;

@@ -60,6 +60,10 @@ class Builder {
   void emit_training();
   void emit_evaluation();
   void emit_visits(const std::vector<Visit>& visits);
+  /// Whether the visit reads its unit's parameters.
+  [[nodiscard]] bool reads_parameters(const Visit& visit) const {
+    return visit.pass != Visit::Pass::backward || model_.backward_reads_weights(visit.unit);
+  }
   /// Copies the visited unit's streamed parameters to device slots: `fetched_[visit]`.
   void emit_fetch(std::size_t visit, int unit);
   void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "terrace/plan/schedule.h"
 
@@ -19,15 +18,20 @@ class HappensBefore {
         count_(schedule.tasks.size()),
         words_((2 * count_ + 63) / 64),
         bits_(2 * count_ * words_, 0) {
-    std::array<std::optional<std::size_t>, kLanes> previous;
+    std::array<std::vector<std::size_t>, kLanes> lanes;  // tasks that may still be under way
     for (std::size_t position = 0; position < 2 * count_; ++position) {
       const Task& task = schedule.tasks[position % count_];
-      std::optional<std::size_t>& before = previous[static_cast<std::size_t>(task.lane)];
-      if (before) {
-        inherit(position, *before);
-        if (completes_in_order(task.lane)) add(position, *before);
+      std::vector<std::size_t>& before = lanes[static_cast<std::size_t>(task.lane)];
+      if (!before.empty()) {
+        const std::size_t last = before.back();
+        inherit(position, last);
+        if (is_about_all_pages(schedule.tasks[last % count_].kind)) add(position, last);
       }
-      before = position;
+      if (completes_in_order(task.lane) || is_about_all_pages(task.kind)) {
+        for (const std::size_t other : before) add(position, other);
+        before.clear();
+      }
+      before.push_back(position);
       for (const Wait& wait : schedule.waits_of(task)) {
         const std::size_t back = static_cast<std::size_t>(wait.steps_back) * count_;
         if (back > position / count_ * count_) continue;  // before the first step

@@ -120,7 +120,7 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
   for (std::size_t index = 0; index < visits.size(); ++index) {
     const std::size_t ahead = index + static_cast<std::size_t>(request_.prefetch_units);
     for (; fetched <= std::min(ahead, visits.size() - 1); ++fetched) {
-      emit_fetch(fetched, visits[fetched].unit);
+      if (reads_parameters(visits[fetched])) emit_fetch(fetched, visits[fetched].unit);
     }
     const Visit& visit = visits[index];
     const int end = visit.first_micro_batch + visit.micro_batches;
@@ -265,7 +265,7 @@ void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_bat
       whole(saved_of(visit.unit, micro_batch), true), whole(d_boundary_[copy], true)};
   if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
   append_accumulators(visit.unit, accesses);
-  append_parameters(index, visit.unit, accesses);
+  if (reads_parameters(visit)) append_parameters(index, visit.unit, accesses);
   Task& task = emit(TaskKind::backward, Lane::compute, std::move(accesses));
   task.unit = visit.unit;
   task.micro_batch = micro_batch;

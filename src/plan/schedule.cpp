@@ -57,6 +57,12 @@ class Clock {
       settle(lane);
     }
   }
+  /// All before `place` on its lane has completed.
+  void complete_before(const LanePlace& place) {
+    const auto lane = static_cast<std::size_t>(place.lane);
+    done_[lane] = std::max(done_[lane], place.number);
+    settle(lane);
+  }
   [[nodiscard]] bool covers(const LanePlace& place) const {
     const auto lane = static_cast<std::size_t>(place.lane);
     return place.number < done_[lane] || std::ranges::binary_search(ahead_[lane], place.number);
@@ -179,8 +185,11 @@ class WaitInference {
     std::int64_t& before = previous_[static_cast<std::size_t>(task.lane)];
     if (before != kNone) {
       clock.join(started_[static_cast<std::size_t>(before)]);
-      if (completes_in_order(task.lane)) clock.complete(place_of(before));
+      if (completes_in_order(task.lane) || is_about_all_pages(task_at(before).kind)) {
+        clock.complete(place_of(before));
+      }
     }
+    if (is_about_all_pages(task.kind)) clock.complete_before(place_of(position));
     before = position;
     // Latest first: a later task's completion may imply the earlier ones', never the reverse.
     std::vector<std::int64_t> needed;

@@ -78,7 +78,7 @@ TEST(SeededSteps, a_disk_that_fails_ends_the_run_with_its_error_and_nothing_hang
     for (const int skip : {0, 1, 10, 40}) {
       SCOPED_TRACE(skip);
       Rig rig(request);
-      rig.arm_ = [&](io::MemoryDisk& disk) {
+      rig.loaded_ = [&](io::MemoryDisk& disk) {
         io::MemoryFault fault;
         fault.kind = kind;
         fault.path_part = "pages";
@@ -91,7 +91,7 @@ TEST(SeededSteps, a_disk_that_fails_ends_the_run_with_its_error_and_nothing_hang
       std::unique_ptr<device::Device> device =
           skip % 2 == 0 ? device::make_host_device() : device::make_seeded_device(3);
       try {
-        (void)rig.run(std::move(device), disk.get(), disk, 3);
+        (void)rig.run(std::move(device), disk, 3);
         ADD_FAILURE() << "the error was swallowed";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::io) << error.what();
@@ -106,8 +106,8 @@ TEST(SeededSteps, an_executor_is_left_in_the_middle_of_a_step_without_hanging) {
   request.placement = {Tier::host, Tier::disk, Tier::host, 0};
   Rig rig(request);
   const auto disk = std::make_shared<io::MemoryDisk>(io::MemoryDiskOptions{});
-  rig.arm_ = [](io::MemoryDisk& faulty) { faulty.cut_power_after(20); };
-  EXPECT_THROW((void)rig.run(device::make_host_device(), disk.get(), disk, 3), Error);
+  rig.loaded_ = [](io::MemoryDisk& faulty) { faulty.cut_power_after(20); };
+  EXPECT_THROW((void)rig.run(device::make_host_device(), disk, 3), Error);
 }
 
 }  // namespace

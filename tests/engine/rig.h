@@ -1,28 +1,33 @@
 #pragma once
 
+#include <bit>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/infinite_token.h"
 #include "engine/training.h"
-#include "io/store_on_memory.h"
 #include "terrace/core/random.h"
 #include "terrace/device/seeded.h"
 #include "terrace/engine/executor.h"
 #include "terrace/engine/state_transfer.h"
+#include "terrace/io/memory_disk.h"
 #include "terrace/kernels/cpu.h"
 
 // Whole steps without a trainer: the executor on any device, with a disk in memory.
 
 namespace terrace::engine::testing {
 
-/// What a step came to.
+/// What a step came to; equal when the bits are, so that a skipped step's equal each other.
 struct StepResult {
   double loss = 0;
   double grad_norm = 0;
-  friend bool operator==(const StepResult&, const StepResult&) = default;
+  friend bool operator==(const StepResult& a, const StepResult& b) {
+    return std::bit_cast<std::uint64_t>(a.loss) == std::bit_cast<std::uint64_t>(b.loss) &&
+           std::bit_cast<std::uint64_t>(a.grad_norm) == std::bit_cast<std::uint64_t>(b.grad_norm);
+  }
 };
 
 inline plan::PlanRequest small_request() {
@@ -39,10 +44,13 @@ inline plan::PlanRequest small_request() {
 /// A model and all that runs its steps, on one thread of compute.
 class Rig {
  public:
-  explicit Rig(const plan::PlanRequest& request)
-      : log_([](LogLevel, std::string_view) {}),
+  /// `skipped_step`: the one whose gradients are not finite; 0: none.
+  explicit Rig(const plan::PlanRequest& request, std::int64_t skipped_step = 0)
+      : skipped_step_(skipped_step),
+        log_([](LogLevel, std::string_view) {}),
         ops_(kernels::make_cpu_ops({}, log_)),
-        model_(small_llama(true), DType::f32, *ops_),
+        // A tied weight would make the infinite token's logits infinite in every step.
+        model_(small_llama(skipped_step == 0), DType::f32, *ops_),
         layout_(shard::shape_of(model_), 1),
         workers_(1),
         plan_(plan::make_plan(model_, layout_, request)) {}
@@ -50,14 +58,19 @@ class Rig {
   [[nodiscard]] plan::Plan& plan() { return plan_; }
 
   /// Loads the initial state and runs steps, two under way at once.
-  std::vector<StepResult> run(std::unique_ptr<device::Device> device, io::MemoryDisk* faults,
-                              std::shared_ptr<io::MemoryDisk> disk, std::int64_t steps) {
+  std::vector<StepResult> run(std::unique_ptr<device::Device> device,
+                              const std::shared_ptr<io::MemoryDisk>& disk, std::int64_t steps) {
     RunMemory memory(*device, plan_.memory);
-    const std::unique_ptr<io::PageStore> store = make_store(std::move(disk));
+    const std::unique_ptr<io::PageStore> store = make_store(disk);
     StateTransfer transfer({*device, model_, layout_, plan_, memory, store.get(), {}}, workers_);
     InitialState initial(model_, 7, workers_);
-    transfer.load(initial, false);
-    if (faults != nullptr) arm_(*faults);
+    WithInfiniteToken infinite(initial, model_.config().hidden_size);
+    if (skipped_step_ > 0) {
+      transfer.load(infinite, false);
+    } else {
+      transfer.load(initial, false);
+    }
+    if (loaded_) loaded_(*disk);
     OptimizerSetup setup;
     setup.schedule = learning_rate_schedule({}, 100, 1e-2);
     setup.max_grad_norm = 0;
@@ -81,7 +94,8 @@ class Rig {
       }
       executor.post_step(inputs);
     }
-    while (executor.steps_unfinished() > 0) finish();
+    while (executor.steps_unfinished() > steps_left_) finish();
+    if (steps_left_ > 0) return results;
     if (before_step_) before_step_(steps + 1);
     fill(executor.host_batch(0), 0, 0);
     results.push_back({executor.evaluate(), 0});  // sees the last step's parameters
@@ -93,15 +107,18 @@ class Rig {
     options.short_probability = 0.05;
     options.passing_probability = 0.05;
     options.delay_max = 5;
-    return run(device::make_seeded_device(seed), nullptr, std::make_shared<io::MemoryDisk>(options),
-               steps);
+    return run(device::make_seeded_device(seed), std::make_shared<io::MemoryDisk>(options), steps);
   }
   std::vector<StepResult> run_threads(std::int64_t steps = 3) {
-    return run(device::make_host_device(), nullptr,
+    return run(device::make_host_device(),
                std::make_shared<io::MemoryDisk>(io::MemoryDiskOptions{}), steps);
   }
   /// Called with the disk once the state is loaded.
-  std::function<void(io::MemoryDisk&)> arm_;
+  std::function<void(io::MemoryDisk&)> loaded_;
+  /// Puts a driver of a test's own before each of the disk's.
+  std::function<std::unique_ptr<io::Driver>(std::unique_ptr<io::Driver>)> wrap_driver_;
+  /// The run ends with its last steps, so many, under way, and without an evaluation.
+  int steps_left_ = 0;
   /// Called before each step is posted, and with the number after the last one when all are done.
   std::function<void(std::int64_t step)> before_step_;
 
@@ -116,19 +133,27 @@ class Rig {
       }
     }
     const io::StoreFolder folders[] = {{"/disk", 1}};
-    io::PageStoreOptions options = terrace::testing::on_memory(std::move(disk));
+    io::PageStoreOptions options;
+    options.engine_factory = [this, disk = std::move(disk)](const io::EngineOptions& engine,
+                                                            Log& log) {
+      std::unique_ptr<io::Driver> driver = io::make_memory_driver(disk);
+      if (wrap_driver_) driver = wrap_driver_(std::move(driver));
+      return std::make_unique<io::Engine>(std::move(driver), engine, log);
+    };
     options.extents_per_page = static_cast<int>(plan_.copies(memory::Tier::disk));
     return io::PageStore::create(folders, pages, options, log_);
   }
-  static void fill(const Executor::HostBatch& batch, std::int64_t step, int micro_batch) {
+  void fill(const Executor::HostBatch& batch, std::int64_t step, int micro_batch) const {
     const RandomStream random(static_cast<std::uint64_t>(step),
                               static_cast<std::uint64_t>(micro_batch));
     for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-      batch.tokens[i] = static_cast<std::int32_t>(random.bits(2 * i) % 256);
+      batch.tokens[i] = static_cast<std::int32_t>(random.bits(2 * i) % WithInfiniteToken::kToken);
       batch.targets[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % 256);
     }
+    if (step > 0 && step == skipped_step_) batch.tokens[0] = WithInfiniteToken::kToken;
   }
 
+  std::int64_t skipped_step_;
   Log log_;
   std::unique_ptr<kernels::Ops> ops_;
   model::Model model_;

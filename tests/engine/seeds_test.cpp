@@ -1,18 +1,14 @@
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <string>
+#include <cmath>
 #include <vector>
 
 #include "engine/rig.h"
-#include "plan/schedules.h"
 
-// What executor_test shows for some seeds and waits, for many and for all.
+// What executor_test shows for some seeds, for many.
 
 namespace terrace::engine::testing {
 namespace {
-
-using memory::Tier;
 
 TEST(Seeds, a_thousand_orders_and_disks_give_the_same_bits) {
   const std::vector<plan::PlanRequest> all = requests();
@@ -29,53 +25,21 @@ TEST(Seeds, a_thousand_orders_and_disks_give_the_same_bits) {
   }
 }
 
-/// Whether the run comes to something else, or ends in an error: a page that was changed while it
-/// was being written has the wrong checksum.
-bool is_off(Rig& rig, std::uint64_t seed, const std::vector<StepResult>& reference) {
-  try {
-    return rig.run_seeded(seed, 2) != reference;
-  } catch (const Error&) {
-    return true;
-  }
-}
-
-/// Of the waits of the training schedule, how many are seen to be missing within so many seeds.
-void expect_missing_waits_are_seen(const plan::Placement& placement, std::uint64_t seeds) {
-  plan::PlanRequest request = small_request();
-  request.placement = placement;
-  request.micro_batches = 1;
-  request.chunk_elements = 1 << 14;
-  Rig rig(request);
-  const std::vector<StepResult> reference = rig.run_threads(2);
-  const plan::Schedule whole = rig.plan().training;
-  int seen = 0;
-  const int waits = static_cast<int>(whole.waits.size());
-  for (int wait = 0; wait < waits; ++wait) {
-    rig.plan().training = plan::without_wait(whole, wait);
-    ASSERT_FALSE(plan::check(rig.plan().training, rig.plan().memory).empty()) << "wait " << wait;
-    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-      if (!is_off(rig, seed, reference)) continue;
-      ++seen;
-      break;
+TEST(Seeds, a_skipped_step_under_early_updates_leaves_the_same_run) {
+  constexpr std::int64_t kSkipped = 2;
+  constexpr std::int64_t kSteps = 4;
+  const std::vector<StepResult> reference = Rig(small_request(), kSkipped).run_threads(kSteps);
+  ASSERT_FALSE(std::isfinite(reference[kSkipped - 1].loss));
+  ASSERT_TRUE(std::isfinite(reference[kSkipped].loss));
+  std::uint64_t seed = 1;
+  for (const plan::PlanRequest& request : requests()) {
+    if (!request.may_update_before_decision) continue;
+    Rig rig(request, kSkipped);
+    ASSERT_TRUE(rig.plan().updates_before_decision);
+    for (int round = 0; round < 50; ++round, ++seed) {
+      ASSERT_EQ(rig.run_seeded(seed, kSteps), reference) << "seed " << seed;
     }
   }
-  std::printf("%d of %d missing waits change a run within %d seeds; the checker names all\n", seen,
-              waits, static_cast<int>(seeds));
-  EXPECT_GT(seen, waits / 4);
-}
-
-// The threads of disks and optimizer are beyond the seeded device's control, so not every wait of
-// theirs is seen: the writes to a disk in memory, for one, always come before the next step's
-// reads.
-
-TEST(Seeds, missing_waits_change_a_run_with_state_in_RAM) {
-  expect_missing_waits_are_seen({Tier::host, Tier::host, Tier::host, 0}, 10);
-}
-TEST(Seeds, missing_waits_change_a_run_with_state_on_disk) {
-  expect_missing_waits_are_seen({Tier::device, Tier::disk, Tier::host, 0}, 10);
-}
-TEST(Seeds, missing_waits_change_a_run_with_all_on_disk) {
-  expect_missing_waits_are_seen({Tier::disk, Tier::disk, Tier::host, 0}, 10);
 }
 
 }  // namespace

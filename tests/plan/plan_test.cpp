@@ -160,12 +160,12 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int unit
     if (chunk.tier == Tier::device) on_device += count;
     if (chunk.tier == Tier::disk) on_disk += count;
   }
-  // Each unit is visited forward and backward, the head once.
+  // Each unit is visited forward and backward, the head once; the embedding's backward reads none.
   std::uint64_t visited = 0;
   for (int unit = 0; unit < units; ++unit) {
     for (const int flat : layout.flats_of_unit(unit)) {
-      visited +=
-          (unit + 1 < units ? 2 : 1) * static_cast<std::uint64_t>(layout.flat(flat).elements);
+      visited += (unit > 0 && unit + 1 < units ? 2 : 1) *
+                 static_cast<std::uint64_t>(layout.flat(flat).elements);
     }
   }
   if (request.order == MicroBatchOrder::batch_major) visited *= micro_batches;

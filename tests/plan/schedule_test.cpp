@@ -29,8 +29,10 @@ struct Draft {
     regions.pack();
     return id;
   }
-  int task(Lane lane, std::vector<Access> accesses, std::vector<Wait> waits = {}) {
+  int task(Lane lane, std::vector<Access> accesses, std::vector<Wait> waits = {},
+           TaskKind kind = TaskKind::update) {
     Task task;
+    task.kind = kind;
     task.lane = lane;
     task.first_access = static_cast<int>(schedule.accesses.size());
     task.access_count = static_cast<int>(accesses.size());
@@ -102,6 +104,17 @@ TEST(Check, the_disk_lanes_complete_in_any_order) {
   EXPECT_THAT(draft.faults(), Not(IsEmpty()));
 }
 
+TEST(Check, a_task_about_all_pages_has_its_disk_lane_for_itself) {
+  Draft draft;
+  const RegionId region = draft.region();
+  draft.task(Lane::disk_write, {writes(region, 0, 50)});
+  draft.task(Lane::disk_write, {writes(region, 50, 50)});
+  draft.task(Lane::disk_write, {reads(region)}, {}, TaskKind::commit);
+  EXPECT_THAT(draft.faults(), IsEmpty());
+  infer_waits(draft.schedule, draft.regions);
+  EXPECT_THAT(draft.schedule.waits, IsEmpty()) << "what the lane does anyway is not waited for";
+}
+
 TEST(Check, a_wait_through_another_lane_counts) {
   Draft draft;
   const RegionId region = draft.region();
@@ -162,7 +175,9 @@ Draft random_draft(std::mt19937& random) {
       const std::uint64_t offset = random() % bytes;
       accesses.push_back({region, offset, 1 + random() % (bytes - offset), random() % 2 == 0});
     }
-    draft.task(static_cast<Lane>(random() % kLanes), std::move(accesses));
+    const auto lane = static_cast<Lane>(random() % kLanes);
+    const bool alone = !completes_in_order(lane) && random() % 4 == 0;
+    draft.task(lane, std::move(accesses), {}, alone ? TaskKind::commit : TaskKind::update);
   }
   return draft;
 }

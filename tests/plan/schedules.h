@@ -4,24 +4,71 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "terrace/core/error.h"
 #include "terrace/plan/schedule.h"
+#include "terrace/plan/simulate.h"
 
 namespace terrace::plan {
 
-/// `schedule` without the wait at `index` of `schedule.waits`.
-inline Schedule without_wait(Schedule schedule, int index) {
-  for (Task& task : schedule.tasks) {
-    if (index < task.first_wait || index >= task.first_wait + task.wait_count) continue;
-    std::swap(schedule.waits[static_cast<std::size_t>(index)],
-              schedule.waits[static_cast<std::size_t>(task.first_wait + task.wait_count - 1)]);
-    --task.wait_count;
-    return schedule;
+/// The task that has the wait at `index` of `schedule.waits`.
+inline int task_with_wait(const Schedule& schedule, int index) {
+  for (std::size_t task = 0; task < schedule.tasks.size(); ++task) {
+    const int first = schedule.tasks[task].first_wait;
+    if (index >= first && index < first + schedule.tasks[task].wait_count) {
+      return static_cast<int>(task);
+    }
   }
   ADD_FAILURE() << "no task has wait " << index;
+  return 0;
+}
+
+/// `schedule` without the wait at `index` of `schedule.waits`.
+inline Schedule without_wait(Schedule schedule, int index) {
+  Task& task = schedule.tasks[static_cast<std::size_t>(task_with_wait(schedule, index))];
+  std::swap(schedule.waits[static_cast<std::size_t>(index)],
+            schedule.waits[static_cast<std::size_t>(task.first_wait + task.wait_count - 1)]);
+  --task.wait_count;
   return schedule;
+}
+
+/// `schedule` with more waits of a task.
+inline Schedule with_waits(Schedule schedule, int task, std::span<const Wait> more) {
+  Task& target = schedule.tasks[static_cast<std::size_t>(task)];
+  std::vector<Wait> waits(schedule.waits_of(target).begin(), schedule.waits_of(target).end());
+  waits.insert(waits.end(), more.begin(), more.end());
+  target.first_wait = static_cast<int>(schedule.waits.size());
+  target.wait_count = static_cast<int>(waits.size());
+  schedule.waits.insert(schedule.waits.end(), waits.begin(), waits.end());
+  return schedule;
+}
+
+/// `schedule` with the wait at `index` turned round: the task that was waited for waits for the
+/// other one, which may be one of the next step (`steps_back` is -1 then).
+inline Schedule with_wait_reversed(const Schedule& schedule, int index) {
+  const Wait wait = schedule.waits[static_cast<std::size_t>(index)];
+  const Wait reversed{task_with_wait(schedule, index), -wait.steps_back};
+  return with_waits(without_wait(schedule, index), wait.task, {&reversed, 1});
+}
+
+/// Whether tasks wait for each other in a circle, each lane working off its tasks in order.
+inline bool is_stuck(const Schedule& schedule) {
+  HardwareProfile any;
+  for (auto* rate : {&any.h2d_bytes_per_second, &any.d2h_bytes_per_second,
+                     &any.device_bytes_per_second, &any.collective_bytes_per_second,
+                     &any.disk_read_bytes_per_second, &any.disk_write_bytes_per_second,
+                     &any.optimizer_bytes_per_second, &any.bf16_flops_per_second}) {
+    *rate = 1;
+  }
+  try {
+    (void)simulate(schedule, any);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 /// Adds an access to a task; accesses of all tasks stay contiguous.
@@ -83,15 +130,18 @@ class RandomRun {
                  const std::vector<char>& ended, std::vector<std::pair<bool, int>>& moves) const {
     const auto count = static_cast<int>(schedule_.tasks.size());
     bool busy = false;
+    bool behind_all_pages = false;  // which is under way
     for (int position = 0; position < total; ++position) {
       const Task& task = schedule_.tasks[static_cast<std::size_t>(position % count)];
       if (task.lane != lane || ended[static_cast<std::size_t>(position)]) continue;
       if (begun[static_cast<std::size_t>(position)]) {
         moves.emplace_back(false, position);
         busy = true;
+        behind_all_pages = is_about_all_pages(task.kind);
         continue;
       }
-      const bool free = !busy || !completes_in_order(lane);
+      const bool alone = completes_in_order(lane) || is_about_all_pages(task.kind);
+      const bool free = !busy || !(alone || behind_all_pages);
       const bool ready = std::ranges::all_of(schedule_.waits_of(task), [&](const Wait& wait) {
         const int other = (position / count - wait.steps_back) * count + wait.task;
         return other < 0 || ended[static_cast<std::size_t>(other)];

@@ -99,6 +99,9 @@ class Model {
   /// Floating-point operations of one forward of the unit (a backward is twice that).
   [[nodiscard]] double forward_flops(int unit, BatchShape shape) const;
 
+  /// Whether the unit's backward reads its parameters. The embedding's does not.
+  [[nodiscard]] bool backward_reads_weights(int unit) const;
+
   /// Initial values of elements [first, first + values.size()) of a parameter: a pure function of
   /// (seed, parameter, element), whatever the partition. Host memory, on the calling thread.
   void initial_values(int parameter, std::uint64_t seed, std::int64_t first,
@@ -113,7 +116,8 @@ class Model {
   /// Backward of the embedding or of a block, from what `forward` was given and left; `saved` is
   /// used up, so that another backward needs another forward. `d_boundary` [N, C], compute dtype:
   /// the gradient of the unit's output on entry, of its input on return (in place; the embedding
-  /// leaves it as it is). `gradients`: in the unit's order.
+  /// leaves it as it is). `weights`: as for `forward`, or none where they are not read.
+  /// `gradients`: in the unit's order.
   void backward(device::Stream& stream, int unit, std::span<const kernels::View> weights,
                 const Batch& batch, const UnitActivations& activations, device::Pointer d_boundary,
                 std::span<const GradientView> gradients) const;

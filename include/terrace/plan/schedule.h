@@ -12,7 +12,8 @@
 namespace terrace::plan {
 
 /// A queue that runs its tasks in order. On the two disk lanes tasks are *begun* in order and
-/// complete in any; on all others each completes before the next begins.
+/// complete in any, but for those about all pages (see there); on all others each completes before
+/// the next begins.
 enum class Lane : std::uint8_t {
   compute,
   h2d,
@@ -42,7 +43,7 @@ enum class TaskKind : std::uint8_t {
   head_loss,        ///< compute: the loss alone. r batch, w scratch, w loss, r input, r parameters
   head_logits,      ///< compute: r batch, w scratch, r position, w logits, r input, r parameters
   backward,         ///< compute: r batch, w scratch, w saved (used up), w d_boundary, r input,
-                    ///< w accumulators, r parameters
+                    ///< w accumulators, r parameters where it reads them
   round_gradient,   ///< compute: FP32 sums to the gradient dtype. w gradient, r accumulators
   gather_flat,      ///< collective: all ranks' shards of a flat's parameters. r shard where it has
                     ///< memory of its own, w whole
@@ -62,6 +63,11 @@ enum class TaskKind : std::uint8_t {
   commit,           ///< disk-write: r all pages
 };
 [[nodiscard]] std::string_view name_of(TaskKind kind);
+/// Whether the task has its disk lane for itself: it begins when all before it on the lane have
+/// completed, and completes before the next one begins.
+[[nodiscard]] constexpr bool is_about_all_pages(TaskKind kind) {
+  return kind == TaskKind::settle || kind == TaskKind::commit;
+}
 
 /// Bytes [offset, offset + bytes) of a region, read or written.
 struct Access {

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "engine/forbidden_order.h"
+
+namespace terrace::engine::testing {
+namespace {
+
+using memory::Tier;
+
+std::string describe(const plan::Schedule& schedule, int index) {
+  const int waiting = plan::task_with_wait(schedule, index);
+  const plan::Wait& wait = schedule.waits[static_cast<std::size_t>(index)];
+  const auto name = [&](int number) {
+    const plan::Task& task = schedule.tasks[static_cast<std::size_t>(number)];
+    return std::string(name_of(task.kind)) + " (task " + std::to_string(number) + ", unit " +
+           std::to_string(task.unit) + ", flat " + std::to_string(task.flat) + ", chunk " +
+           std::to_string(task.chunk) + ")";
+  };
+  return name(waiting) + " for " + name(wait.task) +
+         (wait.steps_back > 0 ? " of the step before" : "");
+}
+
+/// Whether the run comes to something else, or ends in an error: a page that was changed while it
+/// was being written has the wrong checksum.
+bool is_off(ForbiddenOrders& orders, int wait, const std::vector<StepResult>& reference) {
+  try {
+    return orders.run_without(wait) != reference;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+/// Removes each wait in turn: the checker must name it, and the run in which what it forbids
+/// happens must be seen to be another one.
+void expect_every_wait_matters(const plan::Placement& placement, bool early = false) {
+  plan::PlanRequest request = small_request();
+  request.placement = placement;
+  request.micro_batches = 1;
+  request.chunk_elements = 1 << 14;
+  request.may_update_before_decision = early;
+  // What an early update has written is dropped in a skipped step only.
+  ForbiddenOrders orders(request, early ? 2 : 0);
+  const std::vector<StepResult> reference = orders.run_whole();
+  ASSERT_EQ(reference.size(), 3U);
+  ASSERT_EQ(orders.run_whole(), reference);
+  const plan::Schedule& whole = orders.schedule();
+  ASSERT_GT(whole.waits.size(), 10U);
+  for (int wait = 0; wait < static_cast<int>(whole.waits.size()); ++wait) {
+    SCOPED_TRACE(describe(whole, wait));
+    EXPECT_FALSE(plan::check(plan::without_wait(whole, wait), orders.regions()).empty());
+    EXPECT_TRUE(is_off(orders, wait, reference));
+  }
+  std::printf("all of %zu missing waits are named by the checker and change the run\n",
+              whole.waits.size());
+}
+
+TEST(MissingWait, changes_a_run_with_all_on_the_device) {
+  expect_every_wait_matters({Tier::device, Tier::device, Tier::host, 0});
+}
+TEST(MissingWait, changes_a_run_with_state_in_RAM) {
+  expect_every_wait_matters({Tier::host, Tier::host, Tier::host, 0});
+}
+TEST(MissingWait, changes_a_run_with_state_on_disk) {
+  expect_every_wait_matters({Tier::device, Tier::disk, Tier::host, 0});
+}
+TEST(MissingWait, changes_a_run_with_half_of_the_state_on_disk) {
+  expect_every_wait_matters({Tier::host, Tier::disk, Tier::host, 0.5});
+}
+TEST(MissingWait, changes_a_run_with_all_on_disk) {
+  expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0});
+}
+TEST(MissingWait, changes_a_run_with_early_updates_of_which_one_is_dropped) {
+  expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0}, true);
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing
