@@ -25,6 +25,10 @@ constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
 /// A schedule holds every micro-batch of a step, so their number is bounded too.
 constexpr std::int64_t kAccumulationMax = 4096;
 
+/// Chunks in flight where RAM is left for them. Four keep disks and optimizer at work; with eight
+/// none of them waits for one that another lane is late with.
+constexpr int kChunkSlotsMax = 8;
+
 /// Share of the free memory that a run takes when no budget is given.
 constexpr double kDefaultBudgetShare = 0.9;
 
@@ -281,10 +285,11 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
   }
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
                          settings.placement.parameters.device == Placement::automatic;
-  auto make = [&](const plan::Placement& placement) {
+  auto make = [&](const plan::Placement& placement, int slots_min = 1) {
     plan::PlanRequest request = base_request(settings, model, layout);
     request.placement = placement;
     request.order = choose_order(settings, request);
+    request.chunk_slots = std::max(request.chunk_slots, slots_min);
     return plan::make_plan(model, layout, request);
   };
   for (Candidate candidate : candidates(settings, fill)) {
@@ -297,6 +302,10 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
         candidate.placement.state_resident = largest_share(filled, budgets);
         chosen.plan = make(candidate.placement);
       }
+    }
+    if (settings.placement.optimizer.buffer_count == 0) {
+      plan::Plan wide = make(candidate.placement, kChunkSlotsMax);
+      if (Need(wide).fits(budgets)) chosen.plan = std::move(wide);
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
     chosen.placement = describe(chosen.plan.request.placement, automatic);

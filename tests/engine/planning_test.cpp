@@ -42,6 +42,7 @@ class PlanningTest : public ::testing::Test {
     Settings pinned = settings_;
     pinned.placement.parameters.device = Placement::nvme;
     pinned.placement.optimizer.device = Placement::nvme;
+    pinned.placement.optimizer.buffer_count = 4;  // what a plan does with at least
     pinned.placement.host_memory = Budget{.bytes = kGiB};
     return choose_plan(pinned, model_, layout_).process_bytes;
   }
@@ -116,6 +117,17 @@ TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_wi
     EXPECT_THAT(error.what(), HasSubstr(format_bytes(least)));
     EXPECT_THAT(error.what(), HasSubstr("--max_grad_norm 0 takes "));
   }
+}
+
+TEST_F(PlanningTest, ram_that_is_left_holds_more_chunks_in_flight) {
+  const std::uint64_t least = floor();
+  settings_.placement.parameters.device = Placement::nvme;
+  settings_.placement.optimizer.device = Placement::nvme;
+  const auto slots = [&](std::uint64_t budget) { return choose(budget).plan.request.chunk_slots; };
+  EXPECT_EQ(slots(least), 4);
+  EXPECT_EQ(slots(kGiB), 8);
+  settings_.placement.optimizer.buffer_count = 3;
+  EXPECT_EQ(slots(kGiB), 3) << "as asked for";
 }
 
 TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {

@@ -30,9 +30,9 @@ struct ChosenPlan {
 /// budgets allow and uses disks only if `--swap` names one: the parameters on one tier; of the
 /// optimizer's state as many whole chunks as fit on the faster of two tiers, the rest on the slower
 /// (all of it with `fill` false, as a store that holds everything needs it). What is pinned stays
-/// pinned. A larger budget never moves anything to a slower tier, but for state that makes room for
-/// the parameters.
-/// Errors: does_not_fit, naming need and budget and the line that would make it fit.
+/// pinned. RAM that is left then holds more chunks in flight. A larger budget never moves anything
+/// to a slower tier, but for state that makes room for the parameters. Errors: does_not_fit, naming
+/// need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, bool fill = true);
 
