@@ -127,7 +127,7 @@ TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {
   EXPECT_GE(arrows.size(), 2U * static_cast<std::size_t>(spans["update"]));
   EXPECT_THAT(arrows, Each(Pair(_, 0))) << "each arrow has both ends";
   // At the end nothing is under way, and what is kept has not changed.
-  EXPECT_EQ(last.at("free chunk slots").at("free"), 4);
+  EXPECT_EQ(last.at("free chunk slots").at("free"), 8);
   EXPECT_EQ(last.at("host bytes").at("in use"), 0);
   EXPECT_GT(last.at("host bytes").at("kept"), 0);
   EXPECT_EQ(last.at("device bytes").at("in use"), 0);
