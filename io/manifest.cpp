@@ -101,6 +101,7 @@ void Manifest::encode_front(const PageTable& table, std::span<std::byte> front) 
   head.put(crc64(layout));
   head.put(static_cast<std::uint64_t>(slot_.size()));
   head.put(description_.run_state_bytes_max);
+  head.put(static_cast<std::uint32_t>(description_.phases));
   seal(front.first(kBlock));
 }
 
@@ -126,6 +127,7 @@ Manifest::Manifest(Engine& engine, const std::filesystem::path& path)
   const auto sum = reader.get<std::uint64_t>();
   const auto slot_length = reader.get<std::uint64_t>();
   description_.run_state_bytes_max = reader.get<std::uint64_t>();
+  description_.phases = static_cast<Phases>(reader.get<std::uint32_t>());
   front_bytes_ = kBlock + length;
   require(opened.bytes >= front_bytes_ + 2 * slot_length, ErrorKind::corrupt,
           "{} is truncated: it has {} bytes, but {} were expected", name, opened.bytes,

@@ -23,6 +23,7 @@ class Manifest {
   struct Description {
     std::uint64_t identity = 0;  ///< random; the data files carry it too
     std::uint64_t run_state_bytes_max = 0;
+    Phases phases = Phases::mixed;
     std::vector<std::filesystem::path> folders;
   };
 

@@ -14,6 +14,9 @@ namespace {
 constexpr std::uint64_t kBlock = PageStore::kBlockBytes;
 /// The token of a piece: the transfer's slot above, its first byte's place in the page below.
 constexpr int kPlaceBits = 44;
+/// Lengths of the whole queue that a turn moves: the queue runs empty at its end, which then costs
+/// a small part of it.
+constexpr std::uint64_t kQueuesATurn = 4;
 /// The token of a flush that was begun early.
 constexpr std::uint64_t kFlushToken = ~std::uint64_t{0};
 
@@ -31,6 +34,7 @@ PageChannel::PageChannel(PageStore& store, const ChannelOptions& options)
       transfers_(options.pages_max),
       waiting_(options.pages_max),
       done_(options.pages_max) {
+  if (store.phases() == Phases::apart) turn_ = std::unique_lock(store.turns_, std::defer_lock);
   EngineOptions wanted = store.options_.engine;
   // Twice what is in flight, so that the next piece is ready when one completes.
   wanted.requests_max = 2 * static_cast<std::size_t>(wanted.depth) * store.folders_.size();
@@ -113,7 +117,17 @@ void PageChannel::start_flush() {
 void PageChannel::pump() {
   const std::uint64_t flush_bytes = store_.options_.flush_every_bytes;
   if (flush_bytes > 0 && unflushed_bytes_ >= flush_bytes && flushes_ == 0) start_flush();
-  while (!waiting_.empty() && engine_->room() > 0) start_piece(waiting_.front());
+  while (!waiting_.empty() && engine_->room() > 0 && may_start()) start_piece(waiting_.front());
+}
+
+bool PageChannel::may_start() {
+  if (turn_.mutex() == nullptr) return true;
+  if (!turn_.owns_lock()) {
+    turn_.lock();
+    // The engine holds twice what is in flight.
+    turn_bytes_left_ = kQueuesATurn * completions_.size() / 2 * piece_bytes_;
+  }
+  return turn_bytes_left_ > 0;
 }
 
 std::uint64_t PageChannel::piece_at(const Segment& segment, std::uint64_t place) const {
@@ -144,6 +158,7 @@ void PageChannel::start_piece(int slot) {
       .token = static_cast<std::uint64_t>(slot) << kPlaceBits | place};
   require(engine_->submit({&request, 1}) == 1, ErrorKind::internal, "the engine has no room");
   transfer.started += bytes;
+  turn_bytes_left_ -= std::min(turn_bytes_left_, bytes);
   if (transfer.started >= table.specs()[transfer.page].bytes) waiting_.pop();
 }
 
@@ -193,6 +208,7 @@ void PageChannel::fail(std::string message) {
   engine_->cancel();
   // Nothing may touch the callers' memory once they unwind.
   while (engine_->in_flight() > 0) (void)engine_->wait(completions_, 1);
+  if (turn_.owns_lock()) turn_.unlock();
   throw Error(ErrorKind::io, message, __FILE__, __LINE__);
 }
 
@@ -200,6 +216,7 @@ void PageChannel::collect(std::size_t min) {
   pump();
   const std::size_t count = engine_->wait(completions_, min);
   for (std::size_t i = 0; i < count; ++i) settle(completions_[i]);
+  if (turn_.owns_lock() && engine_->in_flight() == 0) turn_.unlock();
   if (count > 0) pump();
 }
 

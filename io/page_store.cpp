@@ -96,12 +96,14 @@ std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folder
   }
   auto table = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
                                            weights, options.extents_per_page);
-  Manifest::Description description{new_identity(), options.run_state_bytes_max, paths};
+  const Phases phases = options.phases.value_or(Phases::mixed);
+  Manifest::Description description{new_identity(), options.run_state_bytes_max, phases, paths};
   if (on_files) {
     require_space(paths, table->file_bytes(), Manifest::file_bytes(*table, description));
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   store->table_ = std::move(table);
+  store->phases_ = phases;
   store->create_data_files(description.identity);
   store->manifest_ = std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName,
                                                 std::move(description), *store->table_);
@@ -134,6 +136,7 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
   store->open_data_files(*store->engine_);
   store->manifest_ =
       std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName);
+  store->phases_ = options.phases.value_or(store->manifest_->description().phases);
   store->table_ = store->manifest_->take_table();
   store->check_data_files();
   store->manifest_->restore(*store->table_);
@@ -145,7 +148,7 @@ std::uint64_t PageStore::bytes_needed(std::span<const PageSpec> pages,
   const double weight = 1;
   const PageTable table(std::vector<PageSpec>(pages.begin(), pages.end()), {&weight, 1},
                         options.extents_per_page);
-  const Manifest::Description description{0, options.run_state_bytes_max, {"/"}};
+  const Manifest::Description description{0, options.run_state_bytes_max, Phases::mixed, {"/"}};
   return table.file_bytes()[0] + Manifest::file_bytes(table, description);
 }
 

@@ -99,6 +99,14 @@ void add_disk(OptionTable& table, PlacementSettings& p) {
              .unit = "copies",
              .minimum = 1,
              .maximum = 2});
+  table.add(
+      {.keys = {"disk_phases"},
+       .flags = {"disk_phases"},
+       .field = choice<std::optional<io::Phases>>(
+           p.disk_phases,
+           {{"auto", std::nullopt}, {"mixed", io::Phases::mixed}, {"apart", io::Phases::apart}}),
+       .help = "whether reads and writes go on at once or take turns; auto measures the "
+               "drives when a large store is made"});
   table.add({.keys = {"aio.block_size"},
              .field = size_field(p.block_bytes),
              .help = "size of one disk request",

@@ -6,6 +6,8 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/io/drive_rates.h"
+#include "terrace/io/free_space.h"
 
 namespace terrace::engine {
 namespace {
@@ -14,9 +16,45 @@ namespace fs = std::filesystem;
 
 io::PageStoreOptions store_options(const PlacementSettings& settings) {
   io::PageStoreOptions options;
+  options.phases = settings.disk_phases;
   options.engine.depth = static_cast<int>(settings.queue_depth);
   options.engine.piece_bytes = settings.block_bytes;
   return options;
+}
+
+/// Bytes on disk from which on it pays to measure the drives first, and bytes that this writes.
+constexpr std::uint64_t kMeasuredBytesMin = kGiB;
+constexpr std::uint64_t kProbeBytes = 256 * kMiB;
+
+/// The folders of a new store of `bytes` with their weights; decides on the phases where the
+/// settings leave that open. Where there is nothing to decide, or little to gain, nothing is
+/// measured: then all drives weigh the same and reads and writes are mixed.
+std::vector<io::StoreFolder> choose_use(std::span<const fs::path> paths, std::uint64_t bytes,
+                                        io::PageStoreOptions& options, Log& log) {
+  std::vector<io::StoreFolder> folders;
+  for (const fs::path& path : paths) folders.push_back({path, 1});
+  if (bytes < kMeasuredBytesMin || (folders.size() == 1 && options.phases)) return folders;
+  std::vector<io::DriveRates> drives;
+  std::vector<std::uint64_t> free;
+  for (const fs::path& path : paths) {
+    free.push_back(io::free_bytes(path));
+    drives.push_back(
+        io::measure_drive(path, std::min(kProbeBytes, free.back() / 2), options.engine));
+  }
+  if (!options.phases) {
+    options.phases = io::better_apart(drives) ? io::Phases::apart : io::Phases::mixed;
+  }
+  const std::vector<double> weights = io::within_free_space(
+      io::weights_of(drives, options.phases == io::Phases::apart), free, bytes);
+  for (std::size_t drive = 0; drive < drives.size(); ++drive) {
+    folders[drive].weight = weights[drive];
+    log.info(
+        "{}: reads {}, writes {}, both at once {}; reads and writes are {}, {:.0f} % of the "
+        "state lie there",
+        paths[drive].string(), format_rate(drives[drive].read), format_rate(drives[drive].write),
+        format_rate(drives[drive].mixed), io::name_of(*options.phases), 100 * weights[drive]);
+  }
+  return folders;
 }
 
 std::vector<fs::path> bases_of(const PlacementSettings& settings) {
@@ -67,9 +105,8 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
   }
   const std::vector<fs::path> bases = bases_of(settings);
   io::RunFolder folder = io::RunFolder::create(bases, {owner, false});
-  std::vector<io::StoreFolder> folders;
-  for (const fs::path& path : folder.paths()) folders.push_back({path, 1});
   try {
+    const auto folders = choose_use(folder.paths(), needed, options, log);
     auto pages = io::PageStore::create(folders, specs, options, log);
     return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
   } catch (...) {

@@ -217,8 +217,10 @@ void Trainer::write_record() const {
   if (store_) {
     const io::Capabilities can = store_->pages().capabilities();
     record.disk_engine =
-        fmt::format("{}, {}, {}", can.driver, can.direct ? "O_DIRECT" : "through the page cache",
-                    can.registered ? "registered buffers" : "no registered buffers");
+        fmt::format("{}, {}, {}, reads and writes {}", can.driver,
+                    can.direct ? "O_DIRECT" : "through the page cache",
+                    can.registered ? "registered buffers" : "no registered buffers",
+                    io::name_of(store_->pages().phases()));
   }
   record.parameters = setup_.model->parameter_count();
   record.total_steps = total_steps_;

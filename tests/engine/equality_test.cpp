@@ -122,6 +122,18 @@ TEST_F(EqualityTest, clipping_and_the_seed_do_change_the_result) {
   EXPECT_NE(run(seeded), reference);
 }
 
+TEST_F(EqualityTest, reads_and_writes_that_take_turns) {
+  for (const double max_grad_norm : {1.0, 0.0}) {  // without clipping, updates run under backward
+    SCOPED_TRACE(max_grad_norm);
+    Settings mixed = settings(fmt::format("mixed {}", max_grad_norm));
+    mixed.optimizer.max_grad_norm = max_grad_norm;
+    Settings apart = with(mixed, {.parameters = Placement::nvme, .state = Placement::nvme});
+    apart.output.folder = folder_ / fmt::format("apart {}", max_grad_norm);
+    apart.placement.disk_phases = io::Phases::apart;
+    EXPECT_THAT(run(apart), ElementsAreArray(run(mixed)));
+  }
+}
+
 TEST_F(EqualityTest, a_run_repeated_is_the_same_run) {
   EXPECT_THAT(run(settings("one")), ElementsAreArray(run(settings("two"))));
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "terrace/core/dtype.h"
+#include "terrace/io/phases.h"
 #include "terrace/optim/loss_scaler.h"
 #include "terrace/optim/optimizer.h"
 #include "terrace/optim/schedule.h"
@@ -136,14 +137,15 @@ struct PlacementSettings {
   OffloadSettings parameters;
   /// Folders of the page store, striped. After `finalize` the `nvme_path`s are in it.
   std::vector<std::string> swap;
-  std::optional<Budget> device_memory;  ///< empty: what is free
-  std::optional<Budget> host_memory;    ///< empty: what the container allows
-  std::optional<Budget> disk;           ///< empty: what is free there
-  std::int64_t chunk_elements = 0;      ///< optimizer's `sub_group_size`; 0: by the plan
-  std::int64_t prefetch_units = 0;      ///< units fetched ahead of use; 0: by the plan
-  std::int64_t disk_extents = 2;        ///< 2: every step is committed, 1: half the space
-  std::uint64_t block_bytes = 1 << 20;  ///< of one disk request
-  std::int64_t queue_depth = 32;        ///< disk requests in flight
+  std::optional<Budget> device_memory;    ///< empty: what is free
+  std::optional<Budget> host_memory;      ///< empty: what the container allows
+  std::optional<Budget> disk;             ///< empty: what is free there
+  std::int64_t chunk_elements = 0;        ///< optimizer's `sub_group_size`; 0: by the plan
+  std::int64_t prefetch_units = 0;        ///< units fetched ahead of use; 0: by the plan
+  std::int64_t disk_extents = 2;          ///< 2: every step is committed, 1: half the space
+  std::optional<io::Phases> disk_phases;  ///< empty: as measured
+  std::uint64_t block_bytes = 1 << 20;    ///< of one disk request
+  std::int64_t queue_depth = 32;          ///< disk requests in flight
 };
 
 struct RankSettings {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,10 @@ struct Segment;
 /// to the caller and stays valid until the tag is returned, or the channel has thrown or is gone.
 ///
 /// Transfers go on only while the owner is in a call: up to the queue's depth of pieces
-/// (`EngineOptions::piece_bytes`) is in flight meanwhile.
+/// (`EngineOptions::piece_bytes`) is in flight meanwhile. Where the channels of a store take turns
+/// (`Phases::apart`), `read`, `write` and `wait` block until it is this one's, and its turn is over
+/// only when nothing of it is in flight: an owner waits for its own pages before it waits for
+/// another owner.
 ///
 /// Errors, from `wait` (and from `read` and `write`, which collect too): kind `io`, naming path,
 /// offset, length, expected, found and the errno, or the page whose checksum differs. Before it is
@@ -82,6 +86,9 @@ class PageChannel {
   /// Bytes of the piece that starts at `place` of a page, a place where one does.
   [[nodiscard]] std::uint64_t piece_at(const Segment& segment, std::uint64_t place) const;
   void start_flush();
+  /// Whether a piece may start. Where channels take turns it waits for this one's when nothing is
+  /// in flight, and ends it after a while.
+  [[nodiscard]] bool may_start();
   void settle(Completion& completion);
   void verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes);
   /// Waits for everything in flight, then throws.
@@ -89,6 +96,8 @@ class PageChannel {
   void collect(std::size_t min);
 
   PageStore& store_;
+  std::unique_lock<Turns> turn_;  ///< without a mutex: no turns. Given back after the engine's end
+  std::uint64_t turn_bytes_left_ = 0;
   std::unique_ptr<Engine> engine_;
   std::vector<Transfer> transfers_;
   std::vector<int> free_;

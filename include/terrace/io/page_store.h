@@ -15,6 +15,8 @@
 #include "terrace/core/id.h"
 #include "terrace/core/log.h"
 #include "terrace/io/engine.h"
+#include "terrace/io/phases.h"
+#include "terrace/io/turns.h"
 
 namespace terrace::io {
 
@@ -50,6 +52,9 @@ struct PageStoreOptions {
   /// Begin to make a step's writes durable each time a channel has written this much, so that the
   /// commit finds less to flush; 0 leaves it all to the commit.
   std::uint64_t flush_every_bytes = 0;
+  /// Empty: `mixed` for a new store, and what it was made with for one that is opened. With `apart`
+  /// each channel has a thread of its own, and one that waits for its turn blocks in its calls.
+  std::optional<Phases> phases;
   /// Open beside a live run, only to look: what it writes meanwhile is not waited for.
   bool beside_live_run = false;
   /// Replaces `make_engine` (tests, and memory instead of disks).
@@ -108,6 +113,7 @@ class PageStore {
   [[nodiscard]] std::span<const PageSpec> pages() const;
   [[nodiscard]] bool contains(PageId id) const;
   [[nodiscard]] int extents_per_page() const;
+  [[nodiscard]] Phases phases() const { return phases_; }
 
   /// Version of the last commit; none before the first, or when a store with one extent a page was
   /// being overwritten as its run died (`was_torn`).
@@ -160,6 +166,8 @@ class PageStore {
   void mark_torn();
 
   PageStoreOptions options_;
+  Phases phases_ = Phases::mixed;
+  Turns turns_;  ///< of the channels, where they take turns
   Log& log_;
   std::vector<std::filesystem::path> folders_;
   std::unique_ptr<PageTable> table_;
