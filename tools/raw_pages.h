@@ -16,8 +16,9 @@ namespace terrace::tools {
 /// Pages in plain files, moved by the same engine as a page store's and by nothing else: no
 /// checksums, no versions, no manifest. What a page store costs is measured against this, so it
 /// writes each page beside its last contents as well (a drive may treat space that it has just
-/// written unlike other space). It has the calls of `io::PageChannel` that the benchmark needs.
-/// Single-owner.
+/// written unlike other space), and starts its blocks one by one (the kernel would join what is
+/// started at once into longer transfers). It has the calls of `io::PageChannel` that the benchmark
+/// needs. Single-owner.
 class RawPages {
  public:
   /// Reserves a file of its share of twice `pages` pages of `page_bytes` in each folder.
@@ -39,15 +40,23 @@ class RawPages {
   void flush();
 
  private:
+  /// A page on its way.
+  struct Transfer {
+    io::Operation kind = io::Operation::read;
+    std::span<std::byte> memory;
+    std::uint64_t blocks_left = 0;
+  };
+
   void start(io::Operation kind, io::PageId page, std::span<std::byte> memory, std::uint64_t tag);
   void add_up(std::span<const std::byte> memory);
 
   std::uint64_t page_bytes_;
+  std::uint64_t block_bytes_;
   std::vector<bool> in_second_half_;  ///< of its file, by page
   std::unique_ptr<io::Engine> engine_;
   std::vector<io::FileId> files_;
-  std::uint64_t half_bytes_ = 0;               ///< of a file
-  std::vector<std::span<std::byte>> reading_;  ///< by tag; empty: it is being written
+  std::uint64_t half_bytes_ = 0;     ///< of a file
+  std::vector<Transfer> transfers_;  ///< by tag
   std::vector<io::Completion> completions_;
   bool looks_ = false;
   std::uint64_t sum_ = 0;  ///< kept, so that the sum is not left out
