@@ -14,8 +14,9 @@
 namespace terrace::io {
 namespace {
 
-/// What mixing must lose before turns are taken.
-constexpr double kGainMin = 1.1;
+/// What mixing must lose before turns are taken: as much as turns may, each of which is four queues
+/// long and ends with one that runs empty.
+constexpr double kGainMin = 1.25;
 /// A slow drive is measured with less than the whole file.
 constexpr double kPassSecondsMax = 0.25;
 /// Pieces of memory that all transfers share: nobody looks at what was read.

@@ -28,9 +28,9 @@ TEST(DriveRates, a_drive_is_measured_and_left_as_it_was) {
 TEST(DriveRates, turns_are_taken_where_mixing_loses_more_than_they_cost) {
   // Alone 3 and 1, in turns 1.5, both counted.
   EXPECT_DOUBLE_EQ((DriveRates{3e9, 1e9, 0}.apart()), 1.5e9);
-  const DriveRates loses[] = {{3e9, 1e9, 1.2e9}};
-  const DriveRates hardly[] = {{3e9, 1e9, 1.4e9}};
-  const DriveRates together[] = {{3e9, 1e9, 1.2e9}, {3e9, 1e9, 1.9e9}};
+  const DriveRates loses[] = {{3e9, 1e9, 1.1e9}};
+  const DriveRates hardly[] = {{3e9, 1e9, 1.3e9}};
+  const DriveRates together[] = {{3e9, 1e9, 1.1e9}, {3e9, 1e9, 1.9e9}};
   EXPECT_TRUE(better_apart(loses));
   EXPECT_FALSE(better_apart(hardly));
   EXPECT_FALSE(better_apart(together)) << "all drives of a store do the same";

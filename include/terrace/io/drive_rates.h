@@ -26,7 +26,7 @@ struct DriveRates {
 [[nodiscard]] DriveRates measure_drive(const std::filesystem::path& folder, std::uint64_t bytes,
                                        const EngineOptions& options);
 
-/// Whether drives move more when reads and writes take turns than when they are mixed: by a tenth
+/// Whether drives move more when reads and writes take turns than when they are mixed: by a quarter
 /// in all, as each turn ends with a queue that runs empty.
 [[nodiscard]] bool better_apart(std::span<const DriveRates> drives);
 
