@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "spread.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/log.h"
@@ -22,12 +23,6 @@ namespace {
 
 using device::Buffer;
 using kernels::View;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 /// The device, a stream, its operations, and memory that holds small finite numbers.
 class Bench {

@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
+#include "spread.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 
@@ -90,9 +91,7 @@ class Bench {
       second_->synchronize();
       if (repetition > 0) seconds.push_back(seconds_since(begin));
     }
-    const auto half = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-    std::ranges::nth_element(seconds, half);
-    return *half;
+    return median(std::move(seconds));
   }
 
   const CopyBenchOptions& options_;

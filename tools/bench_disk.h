@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "drive.h"
+#include "spread.h"
 #include "terrace/core/log.h"
 #include "terrace/core/units.h"
 #include "terrace/io/engine.h"
@@ -27,13 +28,6 @@ struct DiskBenchOptions {
   bool buffered = false;  ///< measure through the page cache where O_DIRECT is refused
   bool raw = false;       ///< measure the engine alone too, in turns; reserves twice as much
   std::uint64_t flush_every_bytes = 0;  ///< see `io::PageStoreOptions`
-};
-
-/// What the repetitions gave.
-struct Spread {
-  double median = 0;
-  double p5 = 0;
-  double p95 = 0;
 };
 
 /// Moving all of the state once.

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "bench_disk.h"
@@ -17,15 +16,6 @@ constexpr std::array kPassNames = {"read", "write", "mixed"};
 constexpr std::array kWayNames = {"store", "raw", "looked"};
 
 std::string name_of(Pass pass) { return kPassNames[static_cast<std::size_t>(pass)]; }
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - static_cast<double>(below));
-}
 
 const std::vector<PassTimes>& times_of(const DiskBenchResult& result, Way way, Pass pass) {
   return result.times.at(way)[static_cast<std::size_t>(pass)];
@@ -78,7 +68,7 @@ double DiskBenchResult::median(Way way, Pass pass, double PassTimes::*figure) co
   std::vector<double> values;
   std::ranges::transform(times_of(*this, way, pass), std::back_inserter(values),
                          [&](const PassTimes& one) { return one.*figure; });
-  return quantile(std::move(values), 0.5);
+  return tools::median(std::move(values));
 }
 
 Spread DiskBenchResult::gb_per_s(Way way, Pass pass) const {
@@ -86,7 +76,7 @@ Spread DiskBenchResult::gb_per_s(Way way, Pass pass) const {
   std::ranges::transform(
       times_of(*this, way, pass), std::back_inserter(rates),
       [&](const PassTimes& one) { return static_cast<double>(bytes) / one.seconds * 1e-9; });
-  return {quantile(rates, 0.5), quantile(rates, 0.05), quantile(rates, 0.95)};
+  return spread_of(std::move(rates));
 }
 
 double DiskBenchResult::cpu_seconds_per_gib(Way way, Pass pass) const {
@@ -156,9 +146,8 @@ std::string to_table(const DiskBenchResult& result) {
         "the engine alone writes as much in {}, of which one flush {}; store to engine, median of "
         "the pairs: read {:.3f}, write {:.3f}, mixed {:.3f} times as long\n",
         seconds(Way::raw, &PassTimes::seconds), seconds(Way::raw, &PassTimes::flush_seconds),
-        quantile(ratios_to_raw(result, Pass::read), 0.5),
-        quantile(ratios_to_raw(result, Pass::write), 0.5),
-        quantile(ratios_to_raw(result, Pass::mixed), 0.5));
+        median(ratios_to_raw(result, Pass::read)), median(ratios_to_raw(result, Pass::write)),
+        median(ratios_to_raw(result, Pass::mixed)));
   }
   for (const DriveDescription& drive : result.drives) {
     text += fmt::format("{}: {} {}{}, NUMA node {}\n", drive.path,

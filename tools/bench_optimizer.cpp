@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/state_kind.h"
 #include "terrace/core/units.h"
 #include "terrace/core/workers.h"
 #include "terrace/kernels/optimizer_streams.h"
@@ -25,7 +30,6 @@ class Memory {
  public:
   Memory(std::int64_t bytes, std::byte pattern, Workers& workers)
       : bytes_(static_cast<std::size_t>(bytes)) {
-    if (bytes_ == 0) return;
     void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(data != MAP_FAILED, ErrorKind::out_of_memory,
             "the benchmark needs {} more of memory: choose a smaller --parameters.",
@@ -36,9 +40,7 @@ class Memory {
       std::memset(data_ + begin, static_cast<int>(pattern), static_cast<std::size_t>(end - begin));
     });
   }
-  ~Memory() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
+  ~Memory() { munmap(data_, bytes_); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -49,41 +51,46 @@ class Memory {
   std::size_t bytes_;
 };
 
-/// A range of parameters with its state and gradients: small positive numbers everywhere.
+/// The arrays of a range of parameters, small positive numbers everywhere. Formats that keep a
+/// state kind in the same number of bytes share its array, since what one leaves there is as good a
+/// start for the other; but not one that a format only writes, in which the streams leave zeros.
 class Range {
  public:
-  Range(std::int64_t count, optim::StateFormat state, DType gradient, Workers& workers)
-      : is_split_(state.master == MasterFormat::split),
-        count_(count),
-        master_(count * (is_split_ ? 2 : 4), kPattern, workers),
-        exp_avg_(count * size(state.moments), kPattern, workers),
-        exp_avg_sq_(count * size(state.moments), kPattern, workers),
-        parameter_(count * 2, kPattern, workers),
-        gradient_(count * size(gradient), kPattern, workers) {}
+  Range(std::int64_t count, Workers& workers) : count_(count), workers_(workers) {}
 
-  [[nodiscard]] kernels::ChunkViews views() const {
+  [[nodiscard]] kernels::ChunkViews views(optim::StateFormat state, DType gradient) {
+    const bool is_split = state.master == MasterFormat::split;
+    const auto master = array(StateKind::master, is_split ? 2 : 4, Access::read);
+    const auto exp_avg = array(StateKind::exp_avg, size_of(state.moments), Access::read);
+    const auto exp_avg_sq = array(StateKind::exp_avg_sq, size_of(state.moments), Access::read);
+    const auto parameter =
+        array(StateKind::parameter, 2, is_split ? Access::read : Access::only_written);
     kernels::ChunkViews chunk;
     chunk.count = count_;
-    chunk.target = {master_.span(), exp_avg_.span(), exp_avg_sq_.span(), parameter_.span()};
-    chunk.source = {master_.span(), exp_avg_.span(), exp_avg_sq_.span(), {}, gradient_.span()};
-    if (is_split_) chunk.source.parameter = parameter_.span();
+    chunk.target = {master, exp_avg, exp_avg_sq, parameter};
+    chunk.source = {master,
+                    exp_avg,
+                    exp_avg_sq,
+                    {},
+                    array(StateKind::gradient, size_of(gradient), Access::read)};
+    if (is_split) chunk.source.parameter = parameter;
     return chunk;
   }
 
  private:
   static constexpr std::byte kPattern{0x3c};  // 0.0115 in FP32 and bf16, 1.06 in fp16
-  static std::int64_t size(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+  enum class Access { read, only_written };
 
-  bool is_split_;
+  std::span<std::byte> array(StateKind kind, std::size_t size, Access access) {
+    const auto bytes = count_ * static_cast<std::int64_t>(size);
+    return arrays_.try_emplace({kind, size, access}, bytes, kPattern, workers_)
+        .first->second.span();
+  }
+
   std::int64_t count_;
-  Memory master_, exp_avg_, exp_avg_sq_, parameter_, gradient_;
+  Workers& workers_;
+  std::map<std::tuple<StateKind, std::size_t, Access>, Memory> arrays_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 template <class Body>
 double seconds_of(const Body& body) {
@@ -104,39 +111,67 @@ double traffic(optim::StateFormat state, DType gradient) {
   return static_cast<double>(2 * kept + parameter + size_of(gradient));
 }
 
-OptimizerBenchVariant measure(const OptimizerBenchOptions& options, optim::StateFormat state,
-                              DType gradient, kernels::CpuTarget target, Workers& workers) {
-  const Range range(options.parameters, state, gradient, workers);
-  const kernels::StateLayout layout{state.master, state.moments, gradient, DType::bf16};
-  const optim::Optimizer optimizer({}, {state, gradient, DType::bf16, 0});
-  constexpr auto kRule = optim::OptimizerType::adamw;
+/// One combination: what it takes to run it, and its times so far, a round each.
+struct Variant {
+  optim::StateFormat state;
+  DType gradient;
+  kernels::CpuTarget target;
+  kernels::ChunkViews chunk;
   std::vector<double> step_seconds;
-  std::vector<double> ratios;
   std::vector<double> stream_seconds;
-  for (int turn = 0; turn <= options.repetitions; ++turn) {
-    const auto coefficients = optimizer.coefficients({turn + 1, 1e-4, 0.5, 0.1});
-    const double step = seconds_of([&] {
-      kernels::optimizer_step(workers, kRule, layout, range.views(), coefficients, target);
-    });
-    const double streams = seconds_of(
-        [&] { kernels::optimizer_streams(workers, kRule, layout, range.views(), target); });
-    if (turn == 0) continue;
-    step_seconds.push_back(step);
-    stream_seconds.push_back(streams);
-    ratios.push_back(streams / step);
+};
+
+std::vector<Variant> variants_of(const OptimizerBenchOptions& options, Range& range) {
+  std::vector<kernels::CpuTarget> targets = kernels::CpuTarget::all();
+  if (!options.every_target) targets.resize(1);
+  std::vector<Variant> variants;
+  for (const kernels::CpuTarget target : targets) {
+    for (const optim::StateFormat state : options.states) {
+      for (const DType gradient : options.gradients) {
+        variants.push_back({state, gradient, target, range.views(state, gradient), {}, {}});
+      }
+    }
   }
-  const auto count = static_cast<double>(options.parameters);
-  OptimizerBenchVariant variant;
-  variant.state = state_name(state);
-  variant.gradient = name_of(gradient);
-  variant.bytes_per_parameter = traffic(state, gradient);
-  variant.parameters_per_second = count / median(step_seconds);
-  variant.gb_per_s = variant.parameters_per_second * variant.bytes_per_parameter * 1e-9;
-  variant.stream_gb_per_s = count * variant.bytes_per_parameter * 1e-9 / median(stream_seconds);
-  variant.fraction_of_stream = median(ratios);
-  variant.threads = workers.threads();
-  variant.target = target.name();
-  return variant;
+  return variants;
+}
+
+void run(Variant& variant, int round, Workers& workers) {
+  constexpr auto kRule = optim::OptimizerType::adamw;
+  const kernels::StateLayout layout{variant.state.master, variant.state.moments, variant.gradient,
+                                    DType::bf16};
+  const optim::Optimizer optimizer({}, {variant.state, variant.gradient, DType::bf16, 0});
+  const auto coefficients = optimizer.coefficients({round + 1, 1e-4, 0.5, 0.1});
+  const double step = seconds_of([&] {
+    kernels::optimizer_step(workers, kRule, layout, variant.chunk, coefficients, variant.target);
+  });
+  const double streams = seconds_of(
+      [&] { kernels::optimizer_streams(workers, kRule, layout, variant.chunk, variant.target); });
+  if (round == 0) return;
+  variant.step_seconds.push_back(step);
+  variant.stream_seconds.push_back(streams);
+}
+
+/// Over the rounds, `a` / `b`.
+Spread ratio(std::vector<double> a, const std::vector<double>& b) {
+  std::ranges::transform(a, b, a.begin(), std::divides());
+  return spread_of(std::move(a));
+}
+
+OptimizerBenchVariant report(const Variant& variant, const Variant& first, int threads) {
+  const auto count = static_cast<double>(variant.chunk.count);
+  OptimizerBenchVariant result;
+  result.state = state_name(variant.state);
+  result.gradient = name_of(variant.gradient);
+  result.bytes_per_parameter = traffic(variant.state, variant.gradient);
+  result.parameters_per_second = count / median(variant.step_seconds);
+  result.gb_per_s = result.parameters_per_second * result.bytes_per_parameter * 1e-9;
+  result.stream_gb_per_s =
+      count * result.bytes_per_parameter * 1e-9 / median(variant.stream_seconds);
+  result.fraction_of_stream = ratio(variant.stream_seconds, variant.step_seconds);
+  result.speed_over_first = ratio(first.step_seconds, variant.step_seconds);
+  result.threads = threads;
+  result.target = variant.target.name();
+  return result;
 }
 
 }  // namespace
@@ -147,20 +182,22 @@ std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& 
   require(options.repetitions > 0, ErrorKind::usage, "--repetitions is {}, expected 1 or more.",
           options.repetitions);
   Workers workers(choose_threads(options.threads).threads);
-  std::vector<kernels::CpuTarget> targets = kernels::CpuTarget::all();
-  if (!options.every_target) targets.resize(1);
-  std::vector<OptimizerBenchVariant> variants;
-  for (const kernels::CpuTarget target : targets) {
-    for (const optim::StateFormat state : options.states) {
-      for (const DType gradient : options.gradients) {
-        variants.push_back(measure(options, state, gradient, target, workers));
-      }
-    }
+  Range range(options.parameters, workers);
+  std::vector<Variant> variants = variants_of(options, range);
+  for (int round = 0; round <= options.repetitions; ++round) {
+    for (Variant& variant : variants) run(variant, round, workers);
   }
-  return variants;
+  std::vector<OptimizerBenchVariant> results;
+  for (const Variant& variant : variants) {
+    results.push_back(report(variant, variants.front(), workers.threads()));
+  }
+  return results;
 }
 
 std::string to_json(const std::vector<OptimizerBenchVariant>& variants) {
+  const auto ends = [](const Spread& spread) {
+    return nlohmann::ordered_json{spread.p5, spread.p95};
+  };
   auto list = nlohmann::ordered_json::array();
   for (const OptimizerBenchVariant& variant : variants) {
     list.push_back({{"state", variant.state},
@@ -169,7 +206,10 @@ std::string to_json(const std::vector<OptimizerBenchVariant>& variants) {
                     {"gb_per_s", variant.gb_per_s},
                     {"bytes_per_parameter", variant.bytes_per_parameter},
                     {"stream_gb_per_s", variant.stream_gb_per_s},
-                    {"fraction_of_stream", variant.fraction_of_stream},
+                    {"fraction_of_stream", variant.fraction_of_stream.median},
+                    {"fraction_of_stream_p5_p95", ends(variant.fraction_of_stream)},
+                    {"speed_over_first", variant.speed_over_first.median},
+                    {"speed_over_first_p5_p95", ends(variant.speed_over_first)},
                     {"threads", variant.threads},
                     {"target", variant.target}});
   }
@@ -180,13 +220,17 @@ std::string to_json(const std::vector<OptimizerBenchVariant>& variants) {
 
 std::string to_table(const std::vector<OptimizerBenchVariant>& variants) {
   std::string table =
-      fmt::format("{:<20} {:<8} {:<8} {:>7} {:>9} {:>8} {:>8} {:>11} {:>9}\n", "state", "gradient",
-                  "target", "threads", "Gparam/s", "B/param", "GB/s", "stream GB/s", "fraction");
+      fmt::format("{:<18} {:<8} {:<7} {:>7} {:>9} {:>8} {:>7} {:>12}  {:<20}  {:<20}\n", "state",
+                  "gradient", "target", "threads", "Gparam/s", "B/param", "GB/s", "stream GB/s",
+                  "of stream [p5, p95]", "over first [p5, p95]");
+  const auto text = [](const Spread& spread) {
+    return fmt::format("{:.3f} [{:.3f}, {:.3f}]", spread.median, spread.p5, spread.p95);
+  };
   for (const OptimizerBenchVariant& v : variants) {
-    table +=
-        fmt::format("{:<20} {:<8} {:<8} {:>7} {:>9.3f} {:>8.0f} {:>8.2f} {:>11.2f} {:>9.3f}\n",
-                    v.state, v.gradient, v.target, v.threads, v.parameters_per_second * 1e-9,
-                    v.bytes_per_parameter, v.gb_per_s, v.stream_gb_per_s, v.fraction_of_stream);
+    table += fmt::format(
+        "{:<18} {:<8} {:<7} {:>7} {:>9.3f} {:>8.0f} {:>7.2f} {:>12.2f}  {:<20}  {:<20}\n", v.state,
+        v.gradient, v.target, v.threads, v.parameters_per_second * 1e-9, v.bytes_per_parameter,
+        v.gb_per_s, v.stream_gb_per_s, text(v.fraction_of_stream), text(v.speed_over_first));
   }
   return table;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "spread.h"
 #include "terrace/core/dtype.h"
 #include "terrace/optim/state_format.h"
 
@@ -18,7 +19,7 @@ struct OptimizerBenchOptions {
   std::vector<DType> gradients = {DType::bf16};
   int threads = 0;            ///< 0: all cores, see `choose_threads`
   bool every_target = false;  ///< every instruction set, not only the best one
-  int repetitions = 5;        ///< of step and streams in turn, after one that is not counted
+  int repetitions = 5;        ///< rounds of all variants, after one that is not counted
 };
 
 /// One format measured. Rates are those of the median repetition.
@@ -28,20 +29,24 @@ struct OptimizerBenchVariant {
   double parameters_per_second = 0;
   double gb_per_s = 0;  ///< 10^9 bytes read and written by the step
   double bytes_per_parameter = 0;
-  /// The same arrays read and written without arithmetic (`kernels::optimizer_streams`), in turns
-  /// with the step.
+  /// The same arrays read and written without arithmetic (`kernels::optimizer_streams`), right
+  /// after the step.
   double stream_gb_per_s = 0;
-  double fraction_of_stream = 0;  ///< median over the repetitions of time of streams / of step
+  Spread fraction_of_stream;  ///< over the rounds: time of the streams / of the step
+  Spread speed_over_first;    ///< over the rounds: time of the first variant's step / of this one's
   int threads = 0;
   std::string target;  ///< instruction set
 };
 
-/// Measures every combination of the options' states, gradients and targets.
+/// Measures every combination of the options' states, gradients and targets. They take turns on the
+/// same memory, one step and one pass of streams each a round, so that their speeds compare however
+/// the machine's changes.
 /// Errors: usage, for numbers that are not positive; out_of_memory, saying how much was needed.
 [[nodiscard]] std::vector<OptimizerBenchVariant> bench_optimizer(
     const OptimizerBenchOptions& options);
 
-/// {"schema": "terrace.bench.optimizer/1", "variants": [...]} with the members' names as keys.
+/// {"schema": "terrace.bench.optimizer/1", "variants": [...]} with the members' names as keys; of a
+/// spread the median under its name, and "NAME_p5_p95" with the two others.
 [[nodiscard]] std::string to_json(const std::vector<OptimizerBenchVariant>& variants);
 
 /// A table for people, a line a variant.
