@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "cpu/optim_step.h"
 #include "terrace/core/error.h"
 
@@ -18,7 +20,7 @@ void check(UpdateRule rule, StateLayout layout, const ChunkViews& chunk) {
           "moments are fp32 or bf16, not {}.", name_of(layout.moments));
   require(layout.gradient != DType::i32 && layout.parameter != DType::i32, ErrorKind::internal,
           "a gradient or parameter of int32 has no optimizer step.");
-  const std::size_t master = split ? 2 : 4;
+  const std::size_t master = size_of(layout.master);
   check_size(chunk.source.master.size(), chunk.count, master, "master");
   check_size(chunk.target.master.size(), chunk.count, master, "new master");
   const std::size_t exp_avg = uses_exp_avg(rule) ? size_of(layout.moments) : 0;
@@ -55,6 +57,37 @@ StepArrays arrays_of(const ChunkViews& chunk, bool split) {
 }
 
 }  // namespace
+
+PaddedBlock::PaddedBlock(const StepJob& job, std::int64_t begin, std::int64_t count) : job_(job) {
+  std::size_t next = 0;
+  const auto copy_in = [&](const void*& source, void*& target, std::size_t size) {
+    Array& array = arrays_[next++];
+    const std::size_t skipped = static_cast<std::size_t>(begin) * size;
+    array.bytes = static_cast<std::size_t>(count) * size;
+    if (source != nullptr) {
+      std::memcpy(array.copy, static_cast<const std::byte*>(source) + skipped, array.bytes);
+      source = array.copy;
+    }
+    if (target != nullptr) {
+      array.target = static_cast<std::byte*>(target) + skipped;
+      target = array.copy;
+    }
+  };
+  StepArrays& arrays = job_.arrays;
+  const std::size_t moment = size_of(job.layout.moments);
+  void* nowhere = nullptr;
+  copy_in(arrays.gradient, nowhere, size_of(job.layout.gradient));
+  copy_in(arrays.master_in, arrays.master_out, size_of(job.layout.master));
+  copy_in(arrays.parameter_in, arrays.parameter_out, size_of(job.layout.parameter));
+  copy_in(arrays.exp_avg_in, arrays.exp_avg_out, moment);
+  copy_in(arrays.exp_avg_sq_in, arrays.exp_avg_sq_out, moment);
+}
+
+void PaddedBlock::write_back() const {
+  for (const Array& array : arrays_) {
+    if (array.target != nullptr) std::memcpy(array.target, array.copy, array.bytes);
+  }
+}
 
 StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chunk) {
   check(rule, layout, chunk);

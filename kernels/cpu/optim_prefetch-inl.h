@@ -22,8 +22,7 @@ namespace terrace::kernels::HWY_NAMESPACE {
 // fraction of the pass without arithmetic (medians of 9 in turns): without prefetching 0.81 (fp32)
 // and 0.73 (split), 512 parameters ahead 0.95 and 0.85, 2048 ahead 0.87 and 0.83. The distance is
 // flat around 512.
-constexpr std::int64_t kPrefetchBlock = 32;  // parameters: a cache line of a 16-bit array
-constexpr std::int64_t kPrefetchAhead = 512;
+constexpr std::int64_t kPrefetchAhead = 512;  // parameters
 
 /// Every cache line of a block of an array whose elements take `size` bytes, 2 or 4.
 HWY_INLINE void prefetch_lines(const void* base, std::int64_t index, std::size_t size) {

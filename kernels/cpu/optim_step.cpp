@@ -5,7 +5,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "cpu/optim_convert-inl.h"
 #include "cpu/optim_prefetch-inl.h"
@@ -162,57 +162,11 @@ HWY_INLINE void store_vector(const Lanes& x, const StepJob& job, const StepArray
   }
 }
 
-/// One whole vector at `i`.
+/// The whole blocks of [begin, end), in a range that goes on to `last`. `random` is indexed by
+/// i - begin.
 template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
-HWY_INLINE void step_vector(const StepJob& job, const Coefficients& coefficients,
-                            const StepArrays& arrays, std::int64_t i, const std::uint32_t* random) {
-  Lanes x = load_vector<kRule, kMaster, kMoment>(job, arrays, i);
-  apply<kRule>(coefficients, x);
-  store_vector<kRule, kMaster, kMoment>(x, job, arrays, i, random);
-}
-
-/// The last `count` (fewer than a vector's) elements, through padded copies: the same instructions
-/// as in the middle, and no access past the end.
-template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
-void step_tail(const StepJob& job, const Coefficients& coefficients, std::int64_t begin,
-               std::int64_t count, const std::uint32_t* random) {
-  constexpr std::size_t kBytes = 16 * sizeof(float);
-  constexpr std::size_t kMasterSize = kMaster == MasterFormat::fp32 ? 4 : 2;
-  alignas(64) std::byte memory[5][kBytes] = {};
-  const StepArrays& from = job.arrays;
-  const auto gather = [&](const void* source, std::size_t size, std::byte* to) -> void* {
-    if (source == nullptr) return nullptr;
-    const auto first = static_cast<std::size_t>(begin) * size;
-    std::memcpy(to, static_cast<const std::byte*>(source) + first,
-                static_cast<std::size_t>(count) * size);
-    return to;
-  };
-  const auto scatter = [&](void* target, std::size_t size, const std::byte* source) {
-    if (target == nullptr) return;
-    const auto first = static_cast<std::size_t>(begin) * size;
-    std::memcpy(static_cast<std::byte*>(target) + first, source,
-                static_cast<std::size_t>(count) * size);
-  };
-  const std::size_t parameter_size = size_of(job.layout.parameter);
-  StepArrays local;
-  local.gradient = gather(from.gradient, size_of(job.layout.gradient), memory[0]);
-  local.master_in = local.master_out = gather(from.master_in, kMasterSize, memory[1]);
-  local.parameter_in = gather(from.parameter_in, parameter_size, memory[2]);
-  local.parameter_out = from.parameter_out == nullptr ? nullptr : memory[2];
-  local.exp_avg_in = local.exp_avg_out = gather(from.exp_avg_in, size_of(kMoment), memory[3]);
-  local.exp_avg_sq_in = local.exp_avg_sq_out =
-      gather(from.exp_avg_sq_in, size_of(kMoment), memory[4]);
-  step_vector<kRule, kMaster, kMoment>(job, coefficients, local, 0, random);
-  scatter(from.master_out, kMasterSize, memory[1]);
-  scatter(from.parameter_out, parameter_size, memory[2]);
-  scatter(from.exp_avg_out, size_of(kMoment), memory[3]);
-  scatter(from.exp_avg_sq_out, size_of(kMoment), memory[4]);
-}
-
-/// Elements [begin, end) of a range that goes on to `last`. `random` is indexed by i - begin.
-template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
-HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t end,
-                         std::int64_t last, const std::uint32_t* random) {
+void step_blocks(const StepJob& job, std::int64_t begin, std::int64_t end, std::int64_t last,
+                 const std::uint32_t* random) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
   // Copies that no store can alias, so that they stay in registers.
   const StepArrays arrays = job.arrays;
@@ -220,15 +174,14 @@ HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t en
   const auto words_of = [&](std::int64_t i) {
     return kMoment == DType::bf16 ? random + (i - begin) : nullptr;
   };
-  std::int64_t i = begin;
   const std::size_t gradient_size = size_of(job.layout.gradient);
-  for (; i + kPrefetchBlock <= end; i += kPrefetchBlock) {
-    if (i + kPrefetchAhead + kPrefetchBlock <= last) {
+  for (std::int64_t i = begin; i < end; i += kStepBlock) {
+    if (i + kPrefetchAhead + kStepBlock <= last) {
       prefetch_block<kRule, kMaster, kMoment>(arrays, gradient_size, i + kPrefetchAhead);
     }
     // Two vectors at a time: the loads of both come before the divisions and square roots of
     // either.
-    for (std::int64_t v = i; v < i + kPrefetchBlock; v += 2 * lanes) {
+    for (std::int64_t v = i; v < i + kStepBlock; v += 2 * lanes) {
       Lanes x = load_vector<kRule, kMaster, kMoment>(job, arrays, v);
       Lanes y = load_vector<kRule, kMaster, kMoment>(job, arrays, v + lanes);
       apply<kRule>(coefficients, x);
@@ -237,12 +190,20 @@ HWY_INLINE void step_run(const StepJob& job, std::int64_t begin, std::int64_t en
       store_vector<kRule, kMaster, kMoment>(y, job, arrays, v + lanes, words_of(v + lanes));
     }
   }
-  for (; i + lanes <= end; i += lanes) {
-    step_vector<kRule, kMaster, kMoment>(job, coefficients, arrays, i, words_of(i));
-  }
-  if (i < end) {
-    step_tail<kRule, kMaster, kMoment>(job, coefficients, i, end - i, words_of(i));
-  }
+}
+
+/// Elements [begin, end), the last few through a padded copy: the same instructions as in the
+/// middle, and no access past the end.
+template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
+void step_run(const StepJob& job, std::int64_t begin, std::int64_t end, std::int64_t last,
+              const std::uint32_t* random) {
+  const std::int64_t middle = begin + (end - begin) / kStepBlock * kStepBlock;
+  step_blocks<kRule, kMaster, kMoment>(job, begin, middle, last, random);
+  if (middle == end) return;
+  PaddedBlock rest(job, middle, end - middle);
+  const std::uint32_t* words = kMoment == DType::bf16 ? random + (middle - begin) : nullptr;
+  step_blocks<kRule, kMaster, kMoment>(rest.job(), 0, kStepBlock, kStepBlock, words);
+  rest.write_back();
 }
 
 template <UpdateRule kRule, MasterFormat kMaster, DType kMoment>
@@ -252,7 +213,8 @@ void step_range(const StepJob& job, std::int64_t begin, std::int64_t end) {
   } else {
     // Several tiles at once: their calls do not depend on each other and overlap in the CPU.
     constexpr std::int64_t kTiles = 4;
-    alignas(64) std::uint32_t words[kTiles * kTile + 16] = {};  // a tail reads a whole vector
+    alignas(64)
+        std::uint32_t words[kTiles * kTile + kStepBlock] = {};  // a tail reads a whole block
     const PhiloxKey key{job.coefficients.seed, job.coefficients.step};
     for (std::int64_t i = begin; i < end;) {
       const std::int64_t index = job.first_index + i;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "terrace/kernels/optimizer_step.h"
@@ -20,6 +21,11 @@ struct StepArrays {
   void* exp_avg_sq_out = nullptr;
 };
 
+/// Bytes of an element of the array `master`.
+[[nodiscard]] constexpr std::size_t size_of(MasterFormat format) {
+  return format == MasterFormat::split ? 2 : 4;
+}
+
 /// What each worker is given.
 struct StepJob {
   StateLayout layout;
@@ -36,6 +42,34 @@ inline constexpr std::int64_t kStepGrain = 1 << 14;
 
 /// Parameters of a chunk from which on it is no use to leave the new ones in a cache.
 inline constexpr std::int64_t kStreamCount = 1 << 19;
+
+/// Parameters that a pass takes at once: a cache line of a 16-bit array, a whole number of pairs of
+/// vectors of up to 16 lanes.
+inline constexpr std::int64_t kStepBlock = 32;
+
+/// A whole block in place of `count` (fewer than a block's) elements from `begin` on of a job's
+/// arrays: their values and then zeros.
+class PaddedBlock {
+ public:
+  PaddedBlock(const StepJob& job, std::int64_t begin, std::int64_t count);
+  PaddedBlock(const PaddedBlock&) = delete;
+  PaddedBlock& operator=(const PaddedBlock&) = delete;
+
+  /// A job like the one given, on the block.
+  [[nodiscard]] const StepJob& job() const { return job_; }
+  /// Copies what was written in the block to the given job's arrays.
+  void write_back() const;
+
+ private:
+  struct Array {
+    alignas(64) std::byte copy[kStepBlock * sizeof(float)] = {};
+    void* target = nullptr;  // null: not written
+    std::size_t bytes = 0;
+  };
+
+  StepJob job_;
+  Array arrays_[5];  // one for each pair of `StepArrays`
+};
 
 /// Checks the views and sets all but the coefficients. Errors: as `optimizer_step`.
 [[nodiscard]] StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chunk);

@@ -93,7 +93,7 @@ std::uint8_t streams(const StepJob& job, std::uint8_t zero_in, std::int64_t begi
   const Bytes d;
   const StepArrays& a = job.arrays;
   const std::size_t moment = size_of(job.layout.moments);
-  const std::size_t master = job.layout.master == MasterFormat::split ? 2 : 4;
+  const std::size_t master = size_of(job.layout.master);
   const Array arrays[] = {array_of(a.gradient, nullptr, size_of(job.layout.gradient)),
                           array_of(a.master_in, a.master_out, master),
                           array_of(a.exp_avg_in, a.exp_avg_out, moment),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 
 #include "kernels/optimizer_reference.h"
@@ -192,28 +193,71 @@ TEST(OptimizerStep, split_keeps_the_master_of_fp32_over_a_thousand_steps) {
   EXPECT_TRUE(std::ranges::equal(w.exp_avg_sq, h.exp_avg_sq));
 }
 
-TEST(OptimizerStep, rounds_bf16_moments_to_the_right_mean) {
-  // One step from m = 0 with g = 1 and 1 - beta1 = x sets m to x, which lies a third of the way
-  // between two bf16 numbers. The mean over n parameters is off by at most 5 standard deviations:
-  // a coin of p = 1/3 has sqrt(2/9 / n).
-  constexpr std::size_t kCount = 1 << 18;
-  const StateLayout layout{MasterFormat::fp32, DType::bf16};
-  State state(UpdateRule::adamw, layout, kCount);
-  Bytes gradient(kCount * 2);
-  for (std::size_t i = 0; i < kCount; ++i) reference::put(gradient, i, to_bf16(1.0F));
-  Coefficients c = some_coefficients(UpdateRule::adamw);
-  c.gradient_scale = 1;
-  c.one_minus_beta1 = 1.0F + 0x1p-7F / 3;
-  Workers workers(2);
-  optimizer_step(workers, UpdateRule::adamw, layout,
-                 {kCount, 0, state.source(0, kCount, gradient, false), state.all()}, c);
-  double raised = 0;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    const float m = reference::get_float(state.all().exp_avg, DType::bf16, i);
-    ASSERT_TRUE(m == 1.0F || m == 1.0F + 0x1p-7F) << m;
-    raised += m > 1.0F ? 1 : 0;
+/// Which of `count` bf16 moments one step rounds up, 1 or 0 each: from zeros with g = 1 both
+/// moments come to a third of the way from 1 to the next bf16 number.
+struct Raised {
+  Raised(std::size_t count, std::uint64_t step) {
+    const StateLayout layout{MasterFormat::fp32, DType::bf16};
+    State state(UpdateRule::adamw, layout, count);
+    Bytes gradient(count * 2);
+    for (std::size_t i = 0; i < count; ++i) reference::put(gradient, i, to_bf16(1.0F));
+    Coefficients c = some_coefficients(UpdateRule::adamw);
+    c.gradient_scale = 1;
+    c.one_minus_beta1 = c.one_minus_beta2 = 1.0F + 0x1p-7F / 3;
+    c.step = step;
+    Workers workers(2);
+    optimizer_step(
+        workers, UpdateRule::adamw, layout,
+        {static_cast<std::int64_t>(count), 0, state.source(0, count, gradient, false), state.all()},
+        c);
+    exp_avg = raised(state.all().exp_avg, count);
+    exp_avg_sq = raised(state.all().exp_avg_sq, count);
   }
-  EXPECT_NEAR(raised / kCount, 1.0 / 3, 5 * std::sqrt(2.0 / 9 / kCount) + 0x1p-16);
+
+  static std::vector<double> raised(std::span<const std::byte> moments, std::size_t count) {
+    std::vector<double> result(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float moment = reference::get_float(moments, DType::bf16, i);
+      EXPECT_TRUE(moment == 1.0F || moment == 1.0F + 0x1p-7F) << moment;
+      result[i] = moment > 1.0F ? 1 : 0;
+    }
+    return result;
+  }
+
+  std::vector<double> exp_avg, exp_avg_sq;
+};
+
+// Over n parameters a mean is off by at most 5 standard deviations: a coin of p = 1/3 has
+// sqrt(2/9 / n), the product of two independent ones (about their means) 2/9 / sqrt(n).
+constexpr std::size_t kCoins = 1 << 18;
+
+TEST(OptimizerStep, rounds_bf16_moments_to_the_right_mean) {
+  const Raised coins(kCoins, 77);
+  const double bound = 5 * std::sqrt(2.0 / 9 / kCoins) + 0x1p-16;
+  for (const std::vector<double>& raised : {coins.exp_avg, coins.exp_avg_sq}) {
+    EXPECT_NEAR(std::reduce(raised.begin(), raised.end()) / kCoins, 1.0 / 3, bound);
+  }
+}
+
+TEST(OptimizerStep, rounds_moments_neighbours_and_steps_independently) {
+  const Raised coins(kCoins, 77);
+  const Raised next(kCoins, 78);
+  const auto covariance = [](const std::vector<double>& a, const std::vector<double>& b,
+                             std::size_t distance) {
+    double sum = 0;
+    for (std::size_t i = 0; i < kCoins; ++i) {
+      sum += (a[i] - 1.0 / 3) * (b[(i + distance) % kCoins] - 1.0 / 3);
+    }
+    return sum / kCoins;
+  };
+  const double bound = 5 * (2.0 / 9) / std::sqrt(double{kCoins});
+  EXPECT_NEAR(covariance(coins.exp_avg, coins.exp_avg_sq, 0), 0, bound);
+  EXPECT_NEAR(covariance(coins.exp_avg, next.exp_avg, 0), 0, bound);
+  EXPECT_NEAR(covariance(coins.exp_avg_sq, next.exp_avg_sq, 0), 0, bound);
+  for (const std::size_t distance : {1, 4, 8, 16, 32, 64}) {  // lanes, words, tiles
+    EXPECT_NEAR(covariance(coins.exp_avg, coins.exp_avg, distance), 0, bound) << distance;
+    EXPECT_NEAR(covariance(coins.exp_avg_sq, coins.exp_avg_sq, distance), 0, bound) << distance;
+  }
 }
 
 TEST(OptimizerStep, keeps_a_finite_bf16_moment_finite) {
