@@ -6,7 +6,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <map>
 
 #include "terrace/core/error.h"
@@ -29,6 +31,24 @@ std::uint64_t free_bytes(const std::filesystem::path& folder) {
   require(::statvfs(folder.c_str(), &found) == 0, ErrorKind::io,
           "cannot ask for the free space of {}: {}", folder.string(), errno_name(errno));
   return static_cast<std::uint64_t>(found.f_bavail) * found.f_frsize;
+}
+
+std::uint64_t free_bytes(std::span<const std::filesystem::path> folders) {
+  std::map<dev_t, std::uint64_t> by_device;
+  for (const auto& folder : folders) by_device[device_of(folder)] = free_bytes(folder);
+  std::uint64_t bytes = 0;
+  for (const auto& [device, free] : by_device) bytes += free;
+  return bytes;
+}
+
+std::uint64_t striped_free_bytes(std::span<const std::filesystem::path> folders) {
+  std::map<dev_t, std::uint64_t> parts;
+  for (const auto& folder : folders) ++parts[device_of(folder)];
+  std::uint64_t part = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& folder : folders) {
+    part = std::min(part, free_bytes(folder) / parts[device_of(folder)]);
+  }
+  return folders.empty() ? 0 : part * folders.size();
 }
 
 void require_free_space(std::span<const SpaceNeed> needs) {
@@ -59,6 +79,14 @@ bool is_in_memory(const std::filesystem::path& folder) {
   struct statfs found {};
   if (::statfs(folder.c_str(), &found) != 0) return false;
   return found.f_type == TMPFS_MAGIC || found.f_type == RAMFS_MAGIC;
+}
+
+void require_drive(const std::filesystem::path& folder) {
+  require_writable_folder(folder);
+  require(
+      !is_in_memory(folder), ErrorKind::usage,
+      "{} lies in memory (tmpfs), so state kept there would save none; name a folder on a drive",
+      folder.string());
 }
 
 }  // namespace terrace::io

@@ -113,6 +113,10 @@ std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folder
   return store;
 }
 
+bool PageStore::is_made(const std::filesystem::path& first_folder) {
+  return std::filesystem::exists(first_folder / kManifestName);
+}
+
 std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path> folders,
                                            const PageStoreOptions& options, Log& log) {
   require(!folders.empty(), ErrorKind::internal, "a page store needs a folder");

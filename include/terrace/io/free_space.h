@@ -9,6 +9,13 @@ namespace terrace::io {
 /// Bytes that this process may still write below `folder`. Errors: kind `io`.
 [[nodiscard]] std::uint64_t free_bytes(const std::filesystem::path& folder);
 
+/// The same for all folders together, each file system counted once. Errors: kind `io`.
+[[nodiscard]] std::uint64_t free_bytes(std::span<const std::filesystem::path> folders);
+
+/// Bytes that may be written below the folders when each gets an equal part of them; folders of one
+/// file system share it. Errors: kind `io`.
+[[nodiscard]] std::uint64_t striped_free_bytes(std::span<const std::filesystem::path> folders);
+
 /// A folder and the bytes wanted there.
 struct SpaceNeed {
   std::filesystem::path folder;
@@ -22,6 +29,10 @@ void require_free_space(std::span<const SpaceNeed> needs);
 /// Checks that `folder` is there and can be written to. Errors: `usage` when it is missing or no
 /// folder, `io` when it is read-only.
 void require_writable_folder(const std::filesystem::path& folder);
+
+/// The same for a folder that is to keep what memory does not. Errors: `usage` also when it lies in
+/// memory.
+void require_drive(const std::filesystem::path& folder);
 
 /// Whether what is written there stays in memory (tmpfs, ramfs).
 [[nodiscard]] bool is_in_memory(const std::filesystem::path& folder);

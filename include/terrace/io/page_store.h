@@ -95,6 +95,9 @@ class PageStore {
   [[nodiscard]] static std::unique_ptr<PageStore> create(std::span<const StoreFolder> folders,
                                                          std::span<const PageSpec> pages,
                                                          const PageStoreOptions& options, Log& log);
+  /// Whether `create` has come as far as a manifest there, without which nothing was ever
+  /// committed.
+  [[nodiscard]] static bool is_made(const std::filesystem::path& first_folder);
   /// Opens the store whose manifest lies in the first folder, at its last commit. When one folder
   /// is given, the others are those that the store was made with. `extents_per_page` and
   /// `run_state_bytes_max` are the store's own. Waits until the writes of a run that was killed

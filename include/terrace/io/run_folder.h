@@ -8,18 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "terrace/core/unique_handle.h"
+#include "terrace/io/folder_lock.h"
 
 namespace terrace::io {
-
-enum class RunLiveness : std::uint8_t {
-  live,     ///< its process holds the lock, or is another one that exists on this host
-  dead,     ///< its process is gone
-  unknown,  ///< made on another host, and its lock is not held: only its user can know
-};
-
-/// "live", "dead" or "unknown".
-[[nodiscard]] std::string_view name_of(RunLiveness liveness);
 
 /// What a run's folder says of itself.
 struct RunRecord {
@@ -61,7 +52,8 @@ class RunFolder {
                                         const RunFolderOptions& options);
   /// Takes over a dead run's folders. Errors: `usage` when the run is live or a folder is gone.
   [[nodiscard]] static RunFolder adopt(const RunRecord& record, const RunFolderOptions& options);
-  /// The newest folder below the first of `bases` that `owner` left and that is not live.
+  /// The newest folder below `bases` that `owner` left and that is not live, whatever the order of
+  /// `bases` was then.
   [[nodiscard]] static std::optional<RunRecord> find(std::span<const std::filesystem::path> bases,
                                                      std::string_view owner);
 
@@ -76,7 +68,7 @@ class RunFolder {
   void lock(const RunFolderOptions& options);
 
   std::vector<std::filesystem::path> paths_;
-  std::vector<FileDescriptor> locks_;
+  std::vector<FolderLock> locks_;
 };
 
 }  // namespace terrace::io
