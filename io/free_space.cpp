@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <map>
 
 #include "terrace/core/error.h"
@@ -39,16 +38,6 @@ std::uint64_t free_bytes(std::span<const std::filesystem::path> folders) {
   std::uint64_t bytes = 0;
   for (const auto& [device, free] : by_device) bytes += free;
   return bytes;
-}
-
-std::uint64_t striped_free_bytes(std::span<const std::filesystem::path> folders) {
-  std::map<dev_t, std::uint64_t> parts;
-  for (const auto& folder : folders) ++parts[device_of(folder)];
-  std::uint64_t part = std::numeric_limits<std::uint64_t>::max();
-  for (const auto& folder : folders) {
-    part = std::min(part, free_bytes(folder) / parts[device_of(folder)]);
-  }
-  return folders.empty() ? 0 : part * folders.size();
 }
 
 void require_free_space(std::span<const SpaceNeed> needs) {

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 
 #include "subcommand.h"
@@ -65,6 +66,10 @@ int run(const Arguments& arguments) {
     return report(
         terminal, error.kind(),
         fmt::format("{} (internal fault at {}:{})", error.what(), error.file(), error.line()));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(
+        terminal, ErrorKind::io,
+        fmt::format("cannot look at {}: {}", error.path1().string(), error.code().message()));
   } catch (const std::bad_alloc&) {
     return report(terminal, ErrorKind::out_of_memory,
                   "out of memory: lower the batch, or --host_memory");

@@ -164,7 +164,7 @@ std::string as_json(const PlanReport& report) {
               {"process_bytes", chosen.process_bytes},
               {"budget_bytes", chosen.budget_bytes},
               {"budget_source", chosen.budget_source}}
-             .dump(2) +
+             .dump(2, ' ', false, Json::error_handler_t::replace) +
          "\n";
 }
 

@@ -63,7 +63,9 @@ std::string as_json(const std::vector<io::RunRecord>& runs) {
                     {"since", run.since},
                     {"bytes", run.bytes}});
   }
-  return nlohmann::ordered_json{{"schema", 1}, {"runs", list}}.dump(2) + "\n";
+  return nlohmann::ordered_json{{"schema", 1}, {"runs", list}}.dump(
+             2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 std::string as_table(const std::vector<io::RunRecord>& runs) {

@@ -51,14 +51,6 @@ void for_each_folder(const std::filesystem::path& output, Visit&& visit) {
   for (const std::filesystem::path& folder : folders) visit(folder, folder.filename().string());
 }
 
-/// Deletes a folder by way of a temporary name, so that a kill leaves no half of it under its own.
-void remove_folder(const std::filesystem::path& folder) {
-  StagingFolder grave(folder.parent_path(), folder.filename().string());
-  io::rename_durably(folder, grave.path());
-  std::error_code ignored;
-  std::filesystem::remove(grave.path() / kMarkerName, ignored);  // First: not to be restored.
-}
-
 }  // namespace
 
 CheckpointList list_checkpoints(const std::filesystem::path& output) {
@@ -84,6 +76,13 @@ std::optional<CheckpointEntry> newest_checkpoint(const std::filesystem::path& ou
   return std::move(list.complete.front());
 }
 
+void remove_checkpoint(const std::filesystem::path& folder) {
+  StagingFolder grave(folder.parent_path(), folder.filename().string());
+  io::rename_durably(folder, grave.path());
+  std::error_code ignored;
+  std::filesystem::remove(grave.path() / kMarkerName, ignored);  // First: not to be restored.
+}
+
 std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& output,
                                                       std::int64_t save_total_limit) {
   std::vector<std::filesystem::path> removed;
@@ -91,7 +90,7 @@ std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::pat
   const CheckpointList list = list_checkpoints(output);
   for (std::size_t i = static_cast<std::size_t>(save_total_limit); i < list.complete.size(); ++i) {
     if (std::filesystem::is_symlink(list.complete[i].folder)) continue;  // Not of our making.
-    remove_folder(list.complete[i].folder);
+    remove_checkpoint(list.complete[i].folder);
     removed.push_back(list.complete[i].folder);
   }
   return removed;

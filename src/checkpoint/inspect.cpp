@@ -1,5 +1,6 @@
 #include "terrace/checkpoint/inspect.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -110,17 +111,20 @@ Json describe_trainer(const TrainerState& state) {
                     {"bytes", file.contents.bytes},
                     {"crc64", to_hex(file.contents.crc64)}});
   }
-  return {{"step", state.global_step},
-          {"max_steps", state.max_steps},
-          {"epoch", state.epoch},
-          {"updates", state.adam_step},
-          {"skipped_steps", state.skipped_steps},
-          {"tokens_seen", state.tokens_seen},
-          {"next_sample", {{"epoch", state.loader.epoch}, {"sample", state.loader.sample}}},
-          {"seed", state.identity.seed},
-          {"data", std::move(data)},
-          {"numerics", to_object(state.numerics)},
-          {"versions", to_object(state.versions)}};
+  const std::int64_t sequences = std::max<std::int64_t>(1, state.loader.sequences);
+  return {
+      {"step", state.global_step},
+      {"max_steps", state.max_steps},
+      {"epoch", state.epoch},
+      {"updates", state.adam_step},
+      {"skipped_steps", state.skipped_steps},
+      {"tokens_seen", state.tokens_seen},
+      {"next_sample",
+       {{"epoch", state.loader.samples / sequences}, {"sample", state.loader.samples % sequences}}},
+      {"seed", state.identity.seed},
+      {"data", std::move(data)},
+      {"numerics", to_object(state.numerics)},
+      {"versions", to_object(state.versions)}};
 }
 
 Json describe_checkpoint(const std::filesystem::path& folder, const InspectOptions& options) {

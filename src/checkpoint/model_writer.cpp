@@ -83,6 +83,20 @@ std::uint64_t total_bytes(std::span<const TextFile> files) {
   return bytes;
 }
 
+std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  if (!has_model(folder)) return files;
+  // config.json first: without it the rest is no model, whatever a kill leaves.
+  for (const char* name : {kConfigName, kGenerationName}) {
+    if (std::filesystem::exists(folder / name)) files.push_back(folder / name);
+  }
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    if (is_weights_file(entry.path().filename().string())) files.push_back(entry.path());
+  }
+  return files;
+}
+
 std::uint64_t write_model_folder(const std::filesystem::path& folder, const ModelDescription& model,
                                  std::span<const TensorShape> tensors, StateSource& source,
                                  const WriteOptions& options) {

@@ -72,12 +72,27 @@ std::optional<std::filesystem::path> snapshot_of(const std::filesystem::path& pa
   return found.front();
 }
 
+/// A remark where an output folder's final model is older than its newest checkpoint: the run went
+/// on since, and is not over. Empty otherwise.
+std::string newer_checkpoint(const std::filesystem::path& path) {
+  const auto newest = newest_checkpoint(path);
+  if (!newest) return {};
+  std::error_code code;
+  const auto saved = std::filesystem::last_write_time(newest->folder / kMarkerName, code);
+  const auto finished = std::filesystem::last_write_time(path / "config.json", code);
+  if (code || saved <= finished) return {};
+  return fmt::format(
+      "the final model in {} is older than {}, which a run that is not over has saved since; the "
+      "former is used, name the latter to use that",
+      path.string(), newest->folder.string());
+}
+
 }  // namespace
 
 ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
   require_folder(path, "a model folder, a checkpoint or an output folder");
   if (is_there(path / kMarkerName)) return {path, FolderKind::checkpoint, ""};
-  if (is_there(path / "config.json")) return {path, FolderKind::model, ""};
+  if (is_there(path / "config.json")) return {path, FolderKind::model, newer_checkpoint(path)};
   if (const auto snapshot = snapshot_of(path)) {
     return {*snapshot, FolderKind::model,
             fmt::format("{} is a folder of the Hugging Face cache, of which {} is the snapshot",

@@ -93,7 +93,11 @@ Json ours_to_json(const TrainerState& state) {
   return {{"adam_step", state.adam_step},
           {"skipped_steps", state.skipped_steps},
           {"skipped_in_a_row", state.skipped_in_a_row},
-          {"loader", {{"epoch", state.loader.epoch}, {"sample", state.loader.sample}}},
+          {"loader",
+           {{"samples", state.loader.samples},
+            {"sequences", state.loader.sequences},
+            {"length", state.loader.length},
+            {"seed", state.loader.seed}}},
           {"loss_scale",
            {{"scale", state.loss_scale.scale},
             {"good_steps", state.loss_scale.good_steps},
@@ -108,7 +112,9 @@ void ours_from_json(const Json& json, std::string_view where, TrainerState& stat
   state.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
   state.skipped_in_a_row = json.at("skipped_in_a_row").get<std::int64_t>();
   const Json& loader = json.at("loader");
-  state.loader = {loader.at("epoch").get<std::int64_t>(), loader.at("sample").get<std::int64_t>()};
+  state.loader = {loader.at("samples").get<std::int64_t>(),
+                  loader.at("sequences").get<std::int64_t>(),
+                  loader.at("length").get<std::int64_t>(), loader.at("seed").get<std::uint64_t>()};
   const Json& scale = json.at("loss_scale");
   state.loss_scale = {scale.at("scale").get<double>(), scale.at("good_steps").get<std::int64_t>(),
                       scale.at("hysteresis_left").get<std::int64_t>()};

@@ -45,9 +45,11 @@ struct Executor::Impl {
 
   void add_disk_lane(Program& program, Lane lane) {
     auto& group = &program == &training ? lanes : evaluation_lanes;
-    group.push_back(std::make_unique<DiskLane>(
+    auto disk = std::make_unique<DiskLane>(
         program, lane, *context.store, [this](std::uint64_t sequence) { commit(sequence); },
-        [this](std::uint64_t sequence) { return optimizer.outcome(sequence).skip; }));
+        [this](std::uint64_t sequence) { return optimizer.outcome(sequence).skip; });
+    disks.push_back(disk.get());
+    group.push_back(std::move(disk));
   }
 
   /// Runs the evaluation schedule once.
@@ -66,8 +68,9 @@ struct Executor::Impl {
   OptimizerTasks optimizer;
   std::vector<std::unique_ptr<HostLane>> lanes;
   std::vector<std::unique_ptr<HostLane>> evaluation_lanes;
-  std::uint64_t posted = 0;    ///< steps
-  std::uint64_t finished = 0;  ///< steps
+  std::vector<const DiskLane*> disks;  ///< among the lanes
+  std::uint64_t posted = 0;            ///< steps
+  std::uint64_t finished = 0;          ///< steps
   std::uint64_t evaluated = 0;
 };
 
@@ -106,6 +109,17 @@ const StepOutcome& Executor::finish_step() {
 int Executor::steps_unfinished() const { return static_cast<int>(impl_->posted - impl_->finished); }
 
 const StepTimes& Executor::last_times() const { return impl_->training.times(impl_->finished); }
+
+std::optional<io::Capabilities> Executor::disk_capabilities() const {
+  std::optional<io::Capabilities> all;
+  for (const DiskLane* lane : impl_->disks) {
+    const io::Capabilities can = lane->capabilities();
+    if (!all) all = can;
+    all->direct = all->direct && can.direct;
+    all->registered = all->registered && can.registered;
+  }
+  return all;
+}
 
 void Executor::Impl::forward() {
   require(posted == finished, ErrorKind::internal, "a step is under way");

@@ -163,7 +163,8 @@ std::vector<Foreign> trainer_flags() {
   const std::string hub = "there is no upload to a hub";
   const std::string loader = "the loader reads ahead by itself";
   const std::string by_steps =
-      "the cadence is in steps: use eval_steps and save_steps (0: at the end)";
+      "the cadence is in steps: use eval_steps and save_steps (eval_steps 0: at the end, "
+      "save_steps 0: no checkpoint)";
   const std::string compile = "there is no graph to compile";
   const std::string launcher = "the launcher's environment variables say it";
   return {

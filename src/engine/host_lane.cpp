@@ -18,6 +18,16 @@ namespace {
 
 constexpr std::size_t kPagesInFlightMax = 1024;
 
+/// Pages that a lane may have in flight: those of its largest task, which are begun together, or
+/// more.
+std::size_t pages_in_flight_max(const Program& program, plan::Lane lane) {
+  std::size_t most = kPagesInFlightMax;
+  for (const Task& task : program.schedule().tasks) {
+    if (task.lane == lane) most = std::max(most, program.schedule().accesses_of(task).size());
+  }
+  return most;
+}
+
 }  // namespace
 
 HostLane::HostLane(Program& program, plan::Lane lane) : program_(program), lane_(lane) {
@@ -117,7 +127,8 @@ DiskLane::DiskLane(Program& program, plan::Lane lane, io::PageStore& store, Comm
                    Skips skips)
     : HostLane(program, lane),
       store_(store),
-      channel_(store.open_channel({kPagesInFlightMax})),
+      pages_in_flight_max_(pages_in_flight_max(program, lane)),
+      channel_(store.open_channel({pages_in_flight_max_})),
       commit_(std::move(commit)),
       skips_(std::move(skips)),
       transfers_(program.schedule().tasks.size()),
@@ -137,7 +148,7 @@ void DiskLane::run_tasks(const Run& run) {
     const int pages = static_cast<int>(moves_[static_cast<std::size_t>(index)].size());
     while (tasks_under_way_ > 0 &&
            (!ready(task, run) || is_about_all_pages(task.kind) ||
-            pages_in_flight_ + pages > static_cast<int>(kPagesInFlightMax))) {
+            pages_in_flight_ + pages > static_cast<int>(pages_in_flight_max_))) {
       collect(run);
     }
     wait_for(task, run);

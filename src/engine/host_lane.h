@@ -112,6 +112,7 @@ class DiskLane final : public HostLane {
   void release(const Run& run);
 
   io::PageStore& store_;
+  std::size_t pages_in_flight_max_;
   std::unique_ptr<io::PageChannel> channel_;
   Commit commit_;
   Skips skips_;

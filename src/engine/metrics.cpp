@@ -125,7 +125,7 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   record["work_per_step"] = work_per_step(plan);
   record["fallbacks"] = contents.fallbacks;
   record["config"] = Json::parse(effective_json(settings));
-  io::write_file(path, record.dump(2) + "\n");
+  io::write_file(path, record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace terrace::engine

@@ -252,7 +252,8 @@ std::string to_json(const OptionTable& table) {
     }
     (*at)[std::string(rest)] = json_of(entry.option.field.get());
   }
-  return root.dump(2);
+  // A path need not be UTF-8.
+  return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace terrace::engine

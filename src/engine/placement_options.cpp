@@ -109,7 +109,7 @@ void add_disk(OptionTable& table, PlacementSettings& p) {
                "drives when a large store is made"});
   table.add({.keys = {"aio.block_size"},
              .field = size_field(p.block_bytes),
-             .help = "size of one disk request",
+             .help = "size of one disk request, a multiple of 256 KiB",
              .unit = "bytes"});
   table.add({.keys = {"aio.queue_depth"},
              .field = field(p.queue_depth),

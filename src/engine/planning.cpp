@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "run_store.h"
 #include "terrace/core/container.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -131,7 +132,7 @@ struct Candidate {
 };
 
 /// The placements to try, fastest first.
-std::vector<Candidate> candidates(const Settings& settings, bool fill) {
+std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& basis) {
   const auto state = pinned_tier(settings.placement.optimizer.device);
   const auto parameters = pinned_tier(settings.placement.parameters.device);
   const double ratio = settings.placement.optimizer_ratio;
@@ -149,6 +150,11 @@ std::vector<Candidate> candidates(const Settings& settings, bool fill) {
   for (const Tier parameter_tier : {Tier::device, Tier::host, Tier::disk}) {
     for (const Tier state_tier : {Tier::device, Tier::host, Tier::disk}) {
       if (!may_use(parameter_tier, parameters) || !may_use(state_tier, state)) continue;
+      // What is there already is where it is, whatever RAM is free by now.
+      if (const auto& stored = basis.store_holds_parameters) {
+        if (!state && state_tier != Tier::disk) continue;
+        if (!parameters && (parameter_tier == Tier::disk) != *stored) continue;
+      }
       if (whole_on_device && !parameters && parameter_tier != Tier::device) continue;
       Candidate candidate;
       candidate.placement.parameters = parameter_tier;
@@ -156,7 +162,8 @@ std::vector<Candidate> candidates(const Settings& settings, bool fill) {
       candidate.placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
       // Of what is not offloaded at all, no share is.
       candidate.placement.state_resident = state_tier == Tier::device ? 0 : 1 - ratio;
-      candidate.fills = fill && !state && state_tier != Tier::device && ratio == 1;
+      candidate.fills =
+          !basis.store_holds_parameters && !state && state_tier != Tier::device && ratio == 1;
       list.push_back(candidate);
     }
   }
@@ -238,6 +245,37 @@ std::string describe(const plan::Placement& placement, bool automatic) {
   return text + (automatic ? " (auto)" : " (as asked)");
 }
 
+/// What a plan was to be made for.
+struct PlanInput {
+  const Settings& settings;
+  const model::Model& model;
+  const shard::Layout& layout;
+};
+
+/// Says why not even the last plan that was tried fits, and what would help.
+[[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets,
+                         const DiskLimit& disk) {
+  require(chosen.plan.memory.bytes(Tier::device) <= budgets.device_bytes, ErrorKind::does_not_fit,
+          "the device tier needs {} ({}), but --device_memory allows {}: lower "
+          "--per_device_train_batch_size or --max_length, or add --swap DIR with a folder on an "
+          "NVMe drive",
+          format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
+          format_bytes(budgets.device_bytes));
+  require(!Need(chosen.plan).fits(budgets), ErrorKind::does_not_fit,
+          "the state needs {} on disk ({}), {}",
+          format_bytes(store_bytes(what.settings.placement, chosen.plan)), chosen.placement,
+          disk.advice);
+  const bool has_disk = !what.settings.placement.swap.empty();
+  const std::string ways =
+      has_disk ? ways_out(what.settings, what.model, what.layout, chosen.plan.request) : "";
+  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}{}",
+       format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
+       format_bytes(chosen.budget_bytes),
+       has_disk ? "raise --host_memory"
+                : "add --swap DIR with a folder on an NVMe drive, so that state can live there",
+       ways.empty() ? "" : ", or lower the need: " + ways);
+}
+
 }  // namespace
 
 DType choose_dtype(const Settings& settings, const kernels::Ops& ops) {
@@ -266,7 +304,7 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
 }
 
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
-                       const shard::Layout& layout, bool fill) {
+                       const shard::Layout& layout, const PlanBasis& basis) {
   ChosenPlan chosen;
   const auto& budget = settings.placement.host_memory;
   if (budget) {
@@ -292,7 +330,11 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     request.chunk_slots = std::max(request.chunk_slots, slots_min);
     return plan::make_plan(model, layout, request);
   };
-  for (Candidate candidate : candidates(settings, fill)) {
+  const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
+  auto fits_disk = [&](const plan::Plan& plan) {
+    return basis.store_holds_parameters || store_bytes(settings.placement, plan) <= disk.bytes;
+  };
+  for (Candidate candidate : candidates(settings, basis)) {
     chosen.plan = make(candidate.placement);
     if (candidate.fills && chosen.plan.chunks.size() > 1 && Need(chosen.plan).fits(budgets)) {
       candidate.placement.state_resident =
@@ -309,22 +351,9 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
     chosen.placement = describe(chosen.plan.request.placement, automatic);
-    if (Need(chosen.plan).fits(budgets)) return chosen;
+    if (Need(chosen.plan).fits(budgets) && fits_disk(chosen.plan)) return chosen;
   }
-  require(chosen.plan.memory.bytes(Tier::device) <= budgets.device_bytes, ErrorKind::does_not_fit,
-          "the device tier needs {} ({}), but --device_memory allows {}: lower "
-          "--per_device_train_batch_size or --max_length, or add --swap DIR with a folder on an "
-          "NVMe drive",
-          format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
-          format_bytes(budgets.device_bytes));
-  const bool disk = !settings.placement.swap.empty();
-  const std::string ways = disk ? ways_out(settings, model, layout, chosen.plan.request) : "";
-  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}{}",
-       format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
-       format_bytes(chosen.budget_bytes),
-       disk ? "raise --host_memory"
-            : "add --swap DIR with a folder on an NVMe drive, so that state can live there",
-       ways.empty() ? "" : ", or lower the need: " + ways);
+  refuse({settings, model, layout}, chosen, budgets, disk);
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {

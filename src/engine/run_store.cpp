@@ -1,9 +1,11 @@
 #include "run_store.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "output_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/drive_rates.h"
@@ -19,6 +21,13 @@ io::PageStoreOptions store_options(const PlacementSettings& settings) {
   options.phases = settings.disk_phases;
   options.engine.depth = static_cast<int>(settings.queue_depth);
   options.engine.piece_bytes = settings.block_bytes;
+  return options;
+}
+
+/// The same for a new store.
+io::PageStoreOptions store_options(const PlacementSettings& settings, const plan::Plan& plan) {
+  io::PageStoreOptions options = store_options(settings);
+  options.extents_per_page = static_cast<int>(plan.copies(memory::Tier::disk));
   return options;
 }
 
@@ -57,10 +66,6 @@ std::vector<io::StoreFolder> choose_use(std::span<const fs::path> paths, std::ui
   return folders;
 }
 
-std::vector<fs::path> bases_of(const PlacementSettings& settings) {
-  return {settings.swap.begin(), settings.swap.end()};
-}
-
 }  // namespace
 
 std::vector<io::PageSpec> page_specs(const plan::Plan& plan) {
@@ -81,33 +86,66 @@ std::vector<io::PageSpec> page_specs(const plan::Plan& plan) {
   return specs;
 }
 
+std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan) {
+  if (!plan.uses_disk()) return 0;
+  return io::PageStore::bytes_needed(page_specs(plan), store_options(settings, plan));
+}
+
+DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_bytes) {
+  DiskLimit limit;
+  const std::vector<std::filesystem::path> folders(settings.swap.begin(), settings.swap.end());
+  // The drives of another machine are not known.
+  const bool here = !folders.empty() && std::ranges::all_of(folders, [](const auto& folder) {
+    return std::filesystem::is_directory(folder);
+  });
+  if (!here && settings.disk && settings.disk->percent > 0) return limit;
+  std::uint64_t free = 0;
+  if (here) {
+    free = io::free_bytes(folders) + freed_bytes;
+    limit.bytes = free;
+    limit.advice = fmt::format(
+        "but {} are free in {}: free some space ('terrace swap clean' removes what dead runs have "
+        "left), or name another folder",
+        format_bytes(limit.bytes), fmt::join(settings.swap, ","));
+  }
+  if (!settings.disk) return limit;
+  const std::uint64_t allowed = settings.disk->of(free);
+  if (allowed < limit.bytes) {
+    limit = {allowed, fmt::format("but --disk allows {}: raise it, or keep more of the state in "
+                                  "RAM (--offload_optimizer cpu)",
+                                  format_bytes(allowed))};
+  }
+  return limit;
+}
+
+void report_dead_runs(const PlacementSettings& settings, const std::string& owner, Log& log) {
+  for (const std::string& folder : settings.swap) {
+    std::uint64_t bytes = 0;
+    for (const io::RunRecord& record : io::list_run_folders(folder)) {
+      if (record.liveness == io::RunLiveness::dead && record.owner != owner) bytes += record.bytes;
+    }
+    if (bytes == 0) continue;
+    log.info(
+        "dead runs have left {} in {}: 'terrace swap ls {}' names them, 'terrace swap clean {}' "
+        "removes it all",
+        format_bytes(bytes), folder, folder, folder);
+  }
+}
+
 std::string store_owner(const fs::path& output) {
-  return fmt::format("rank 0 of {}", fs::absolute(output).lexically_normal().string());
+  return fmt::format("rank 0 of {}", plain_path(output).string());
 }
 
 std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
                                            const std::string& owner, const plan::Plan& plan,
                                            std::uint64_t run_state_bytes_max, Log& log) {
-  const std::vector<io::PageSpec> specs = page_specs(plan);
-  io::PageStoreOptions options = store_options(settings);
-  options.extents_per_page = static_cast<int>(plan.copies(memory::Tier::disk));
+  io::PageStoreOptions options = store_options(settings, plan);
   options.run_state_bytes_max = run_state_bytes_max;
-  const std::uint64_t needed = io::PageStore::bytes_needed(specs, options);
-  if (settings.disk) {
-    // A share is of what is free on the first path.
-    std::error_code ignored;
-    const std::uint64_t allowed =
-        settings.disk->of(fs::space(settings.swap.front(), ignored).available);
-    require(needed <= allowed, ErrorKind::does_not_fit,
-            "the state needs {} on disk, but --disk allows {}: raise it, or keep more of the state "
-            "in RAM (--offload_optimizer cpu)",
-            format_bytes(needed), format_bytes(allowed));
-  }
-  const std::vector<fs::path> bases = bases_of(settings);
+  const std::vector<fs::path> bases = {settings.swap.begin(), settings.swap.end()};
   io::RunFolder folder = io::RunFolder::create(bases, {owner, false});
   try {
-    const auto folders = choose_use(folder.paths(), needed, options, log);
-    auto pages = io::PageStore::create(folders, specs, options, log);
+    const auto folders = choose_use(folder.paths(), store_bytes(settings, plan), options, log);
+    auto pages = io::PageStore::create(folders, page_specs(plan), options, log);
     return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
   } catch (...) {
     folder.remove();
@@ -115,28 +153,34 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
   }
 }
 
-std::unique_ptr<RunStore> RunStore::find(const PlacementSettings& settings,
-                                         const std::string& owner, Log& log) {
-  const std::vector<fs::path> bases = bases_of(settings);
-  if (bases.empty()) return nullptr;
-  const auto record = io::RunFolder::find(bases, owner);
-  if (!record) return nullptr;
-  io::RunFolder folder = io::RunFolder::adopt(*record, {owner, false});
-  std::vector<fs::path> paths(folder.paths().begin(), folder.paths().end());
+std::unique_ptr<RunStore> RunStore::open(const PlacementSettings& settings,
+                                         const io::RunRecord& record, Log& log) {
+  io::RunFolder folder = io::RunFolder::adopt(record, {record.owner, false});
+  const std::vector<fs::path> paths(folder.paths().begin(), folder.paths().end());
   std::unique_ptr<io::PageStore> pages;
   try {
-    pages = io::PageStore::open(paths, store_options(settings), log);
+    if (io::PageStore::is_made(paths.front())) {
+      pages = io::PageStore::open(paths, store_options(settings), log);
+    }
   } catch (const Error& error) {
-    log.warning("{}", error.what());
-  }
-  if (pages == nullptr || !pages->committed_version()) {
-    log.info("the store that a dead run left in {} has no committed step; it is removed",
-             paths.front().string());
-    pages.reset();
-    folder.remove();
-    return nullptr;
+    fail(error.kind(),
+         "{}: the store that a dead run of this output left in {} is kept, and once it can be read "
+         "--resume auto goes on from it; --overwrite_output_dir removes it and starts anew",
+         error.what(), paths.front().string());
   }
   return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
+}
+
+std::optional<std::int64_t> RunStore::committed_step() const {
+  const auto version = pages_ ? pages_->committed_version() : std::nullopt;
+  return version ? std::optional(static_cast<std::int64_t>(version->value)) : std::nullopt;
+}
+
+bool RunStore::holds_parameters() const {
+  const std::string start = fmt::format("{} of ", name_of(StateKind::parameter));
+  return std::ranges::any_of(pages_->pages(), [&](const io::PageSpec& page) {
+    return page.description.starts_with(start);
+  });
 }
 
 std::string RunStore::run_state() const {

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 namespace terrace::engine {
 
 /// The page store of one run in its own folder on each swap path, under the run's lock. Owns both.
+/// Destruction leaves the files.
 class RunStore {
  public:
   /// Reserves the space for the plan's pages and for run states of at most `run_state_bytes_max`.
@@ -25,14 +28,19 @@ class RunStore {
                                                         const plan::Plan& plan,
                                                         std::uint64_t run_state_bytes_max,
                                                         Log& log);
-  /// Opens what a dead run of the same owner left, if it has a committed step; removes it if not.
-  [[nodiscard]] static std::unique_ptr<RunStore> find(const PlacementSettings& settings,
-                                                      const std::string& owner, Log& log);
+  /// Takes over what a dead run left and deletes none of it; `record` is `RunFolder::find`'s.
+  /// Errors: as `PageStore::open`, saying that the store is kept, and where.
+  [[nodiscard]] static std::unique_ptr<RunStore> open(const PlacementSettings& settings,
+                                                      const io::RunRecord& record, Log& log);
 
   [[nodiscard]] io::PageStore& pages() { return *pages_; }
+  /// The last committed step; none before the first commit, or when its state was torn.
+  [[nodiscard]] std::optional<std::int64_t> committed_step() const;
   /// The run state of the last commit, as text.
   [[nodiscard]] std::string run_state() const;
   [[nodiscard]] std::string place() const { return folder_.paths().front().string(); }
+  /// Whether the parameters are in it, beside the optimizer's state.
+  [[nodiscard]] bool holds_parameters() const;
   /// Refuses a store that was made for another plan. Errors: usage, saying what to do.
   void require_pages_of(const plan::Plan& plan) const;
   /// Deletes the store: the run is finished, or its state is elsewhere.
@@ -43,13 +51,29 @@ class RunStore {
       : folder_(std::move(folder)), pages_(std::move(pages)) {}
 
   io::RunFolder folder_;
-  std::unique_ptr<io::PageStore> pages_;
+  std::unique_ptr<io::PageStore> pages_;  ///< null: its making was cut short
 };
 
 /// The pages of a plan: an id is the index of its region.
 [[nodiscard]] std::vector<io::PageSpec> page_specs(const plan::Plan& plan);
 
-/// What names a run's folder on a swap path: the output folder of the rank.
+/// Bytes that the store of a plan takes of its drives; 0 without one.
+[[nodiscard]] std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan);
+
+/// What the drives of `--swap` give a store.
+struct DiskLimit {
+  std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
+  std::string advice;  ///< what allows no more, and what to do: the end of a sentence
+};
+
+/// What `--disk` and the free space allow, with `freed_bytes` more than are free now; free space
+/// counts only where all the folders are there. Errors: io.
+[[nodiscard]] DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_bytes);
+
+/// Says how much dead runs of other owners have left in `--swap`, and how to remove it.
+void report_dead_runs(const PlacementSettings& settings, const std::string& owner, Log& log);
+
+/// What names a run's folder on a swap path: the output folder of the rank, however it is written.
 [[nodiscard]] std::string store_owner(const std::filesystem::path& output);
 
 }  // namespace terrace::engine

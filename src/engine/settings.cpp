@@ -4,6 +4,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/engine/options.h"
+#include "terrace/io/page_store.h"
 
 namespace terrace::engine {
 namespace {
@@ -70,8 +71,11 @@ void check_placement(const PlacementSettings& placement) {
           "{} is nvme, but no folder is named for it: add --swap DIR",
           placement.optimizer.device == Placement::nvme ? "offload_optimizer" : "offload_param");
   const std::uint64_t block = placement.block_bytes;
-  require(block >= 4096 && block % 4096 == 0, ErrorKind::usage,
-          "aio.block_size is {}, but must be a multiple of 4096 bytes above 0", block);
+  require(
+      block > 0 && block % io::PageStore::kBlockBytes == 0, ErrorKind::usage,
+      "aio.block_size is {}, but must be a multiple of 262144 bytes (256 KiB) above 0, because a "
+      "checksum covers that much",
+      block);
   for (auto folder = placement.swap.begin(); folder != placement.swap.end(); ++folder) {
     require(std::find(placement.swap.begin(), folder, *folder) == folder, ErrorKind::usage,
             "swap names {} twice: name each folder once", *folder);

@@ -43,7 +43,9 @@ void add_job(OptionTable& table, Settings& s) {
   table.add({.keys = {"overwrite_output"},
              .flags = {"overwrite_output_dir", "overwrite_output"},
              .field = field(s.output.overwrite),
-             .help = "start anew in an output folder that is not empty"});
+             .help =
+                 "start anew in an output folder that is not empty: its checkpoints, final model, "
+                 "metrics.jsonl, run.json and page store are removed"});
   table.add({.keys = {"resume"},
              .flags = {"resume", "resume_from_checkpoint"},
              .field = field(s.output.resume),
@@ -51,10 +53,12 @@ void add_job(OptionTable& table, Settings& s) {
                  "\"auto\" takes the newest committed store or checkpoint of the output folder, "
                  "or give a checkpoint",
              .default_note = "start anew"});
-  table.add({.keys = {"dry_run"},
-             .flags = {"dry_run"},
-             .field = field(s.output.dry_run),
-             .help = "do everything but the steps"});
+  table.add(
+      {.keys = {"dry_run"},
+       .flags = {"dry_run"},
+       .field = field(s.output.dry_run),
+       .help =
+           "check everything, weights, drives and space too, and stop before anything is loaded"});
 }
 
 void add_length_and_batch(OptionTable& table, Settings& s) {
@@ -312,12 +316,15 @@ void add_cadence(OptionTable& table, Settings& s) {
              .help = "the evaluation loss is measured every so many steps; 0: at the end",
              .unit = "steps",
              .minimum = 0});
-  table.add({.keys = {"save_steps"},
-             .flags = {"save_steps"},
-             .field = field(c.save_steps),
-             .help = "a checkpoint is written every so many steps; 0: at the end",
-             .unit = "steps",
-             .minimum = 0});
+  table.add(
+      {.keys = {"save_steps"},
+       .flags = {"save_steps"},
+       .field = field(c.save_steps),
+       .help =
+           "a checkpoint is written every so many steps and at the end; 0: none, the model alone "
+           "is saved, and a finished run cannot be gone on with",
+       .unit = "steps",
+       .minimum = 0});
   table.add({.keys = {"save_total_limit"},
              .flags = {"save_total_limit"},
              .field = field(c.save_total_limit),

@@ -1,5 +1,6 @@
 #include "trainer.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -19,33 +20,24 @@ int train(Settings settings, const TrainContext& context) {
 }
 
 int Trainer::run() {
-  check_output();
   print_tables();
+  check_beginning();
   if (settings_.output.dry_run) {
-    context_.log.info("dry run: everything but the steps is done");
+    context_.log.info("dry run: everything but loading and the steps is done");
     return 0;
   }
-  prepare_output();
+  output_.make();
+  watch_ = std::make_unique<SignalWatch>(context_.signal, context_.log);
+  answer_signals("loading");
   load_state();
-  const OptimizerSetup optimizer = optimizer_setup();
-  if (!settings_.output.trace.empty()) {
-    trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
+  make_executor();
+  output_.clear();
+  const std::size_t dropped =
+      checkpoint::drop_later_rows(output_.path() / "metrics.jsonl", done_.value);
+  if (dropped > 0) {
+    context_.log.info("{} rows of later steps are dropped from metrics.jsonl", dropped);
   }
-  executor_ = std::make_unique<Executor>(
-      Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
-                        *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
-      optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
-  executor_->restore(counters_);
-  if (store_ && chosen_.plan.commits_every_step && !store_->pages().committed_version()) {
-    StepOutcome start;
-    start.step = done_;
-    start.updates = counters_.updates;
-    start.skipped = counters_.skipped;
-    const std::string state = commit_state(start);
-    store_->pages().commit(Version(done_.value), std::as_bytes(std::span(state)));
-  }
-  require_space_for_saving();
-  metrics_ = std::make_unique<MetricsFile>(output_ / "metrics.jsonl", chosen_.plan);
+  metrics_ = std::make_unique<MetricsFile>(output_.path() / "metrics.jsonl", chosen_.plan);
   write_record();
 
   last_finish_us_ = now_us();
@@ -64,26 +56,59 @@ int Trainer::run() {
   return complete();
 }
 
+void Trainer::make_executor() {
+  const OptimizerSetup optimizer = optimizer_setup();
+  if (!settings_.output.trace.empty()) {
+    trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
+  }
+  executor_ = std::make_unique<Executor>(
+      Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
+                        *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
+      optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
+  executor_->restore(counters_);
+  if (commits_steps() && !store_->committed_step()) {
+    StepOutcome start;
+    start.step = done_;
+    start.updates = counters_.updates;
+    start.skipped = counters_.skipped;
+    start.skipped_in_a_row = counters_.skipped_in_a_row;
+    const std::string state = commit_state(start);
+    store_->pages().commit(Version(done_.value), std::as_bytes(std::span(state)));
+  }
+}
+
+bool Trainer::commits_steps() const { return store_ != nullptr && chosen_.plan.commits_every_step; }
+
 int Trainer::complete() {
   context_.terminal.finish();
   if (settings_.cadence.save_steps > 0) save_checkpoint();
   save_model();
   write_record();
-  if (trace_) {
-    trace_->write(settings_.output.trace, 0);
-    context_.log.info("trace of steps {} to {} in {}", settings_.output.trace_steps.first,
-                      settings_.output.trace_steps.last, settings_.output.trace);
-  }
+  write_trace();
   executor_.reset();
   transfer_.reset();
   if (store_) store_->remove();
   return 0;
 }
 
+void Trainer::write_trace() const {
+  if (!trace_) return;
+  trace_->write(settings_.output.trace, 0);
+  context_.log.info("trace of steps {} to {} in {}", settings_.output.trace_steps.first,
+                    settings_.output.trace_steps.last, settings_.output.trace);
+}
+
+void Trainer::answer_signals(const std::string& doing, double seconds) {
+  const std::string good = last_good();
+  watch_->set({good.empty() ? "nothing is saved yet" : good + " is safe", doing, seconds});
+}
+
 int Trainer::stop_for_signal(int signal) {
   while (executor_->steps_unfinished() > 0) finish();
   context_.terminal.finish();
-  if (store_ && chosen_.plan.commits_every_step) {
+  write_record();
+  write_trace();
+  if (commits_steps()) {
     context_.log.info(
         "stopped by signal {} after step {}, which is committed in {}; go on with "
         "--resume auto",
@@ -114,25 +139,37 @@ bool Trainer::is_boundary(Step step) const {
   return evaluates_at(step) || saves_at(step) || step.value == total_steps_;
 }
 
+std::int64_t Trainer::samples_after(Step step) const {
+  return samples_at_beginning_ +
+         (step.value - beginning_.state.global_step) * batch_.samples_per_step();
+}
+
 double Trainer::epoch_at(Step step) const {
-  return static_cast<double>(step.value * batch_.samples_per_step()) /
+  return static_cast<double>(samples_after(step)) /
          static_cast<double>(data_.training->samples_per_epoch());
 }
 
-std::int64_t Trainer::step_begin(Step step) const {
-  return (step.value - 1) * batch_.samples_per_step();
+std::string Trainer::last_good() const {
+  if (commits_steps()) {
+    return fmt::format("step {}, which is committed in {} (--resume auto)", done_.value,
+                       store_->place());
+  }
+  return last_saved_ >= 0 ? fmt::format("checkpoint-{}", last_saved_) : "";
 }
 
 void Trainer::post(Step step) {
   StepInputs inputs;
   inputs.step = step;
+  const std::int64_t begin = samples_after(Step(step.value - 1));
   for (int micro = 0; micro < static_cast<int>(batch_.accumulation); ++micro) {
     const Executor::HostBatch target = executor_->host_batch(micro);
-    inputs.target_tokens += data_.training->fill(batch_.first_sample(step_begin(step), micro, 0),
+    inputs.target_tokens += data_.training->fill(batch_.first_sample(begin, micro, 0),
                                                  batch_.micro_batch, target.tokens, target.targets);
   }
-  if (last_saved_ >= 0) inputs.last_saved = fmt::format("checkpoint-{}", last_saved_);
+  inputs.last_saved = last_good();
   executor_->post_step(inputs);
+  answer_signals(fmt::format("step {}", step.value),
+                 time_left_.seconds(executor_->steps_unfinished()));
 }
 
 void Trainer::finish() {
@@ -214,8 +251,8 @@ void Trainer::write_record() const {
   record.kernels = setup_.ops->description();
   record.placement = chosen_.placement;
   record.threads = fmt::format("{} ({})", setup_.threads.threads, setup_.threads.reason);
-  if (store_) {
-    const io::Capabilities can = store_->pages().capabilities();
+  if (const auto found = executor_->disk_capabilities()) {
+    const io::Capabilities& can = *found;
     record.disk_engine =
         fmt::format("{}, {}, {}, reads and writes {}", can.driver,
                     can.direct ? "O_DIRECT" : "through the page cache",
@@ -225,14 +262,33 @@ void Trainer::write_record() const {
   record.parameters = setup_.model->parameter_count();
   record.total_steps = total_steps_;
   record.fallbacks = context_.log.fallbacks();
-  write_run_record(output_ / "run.json", settings_, chosen_.plan, record);
+  write_run_record(output_.path() / "run.json", settings_, chosen_.plan, record);
+}
+
+std::int64_t Trainer::checkpoints_to_come() const {
+  const std::int64_t every = settings_.cadence.save_steps;
+  if (every <= 0 || (done_.value >= total_steps_ && last_saved_ == done_.value)) return 0;
+  if (done_.value >= total_steps_) return 1;
+  return (total_steps_ - 1) / every - done_.value / every + 1;
 }
 
 void Trainer::require_space_for_saving() const {
-  std::uint64_t needed =
+  // What stands at once beside what is there: an old one goes only when the new one is whole.
+  std::int64_t more = checkpoints_to_come();
+  if (const std::int64_t limit = settings_.cadence.save_total_limit; limit > 0) {
+    const std::size_t there = settings_.output.overwrite
+                                  ? 0
+                                  : checkpoint::list_checkpoints(output_.path()).complete.size();
+    more = std::min(more, std::max<std::int64_t>(1, limit + 1 - static_cast<std::int64_t>(there)));
+  }
+  const std::uint64_t model =
       static_cast<std::uint64_t>(setup_.model->parameter_count()) * size_of(setup_.dtype);
-  if (settings_.cadence.save_steps > 0) needed += checkpoint::checkpoint_bytes(contents());
-  checkpoint::require_free_space(output_, needed, ErrorKind::does_not_fit);
+  const std::uint64_t needed =
+      model + static_cast<std::uint64_t>(more) * checkpoint::checkpoint_bytes(contents());
+  std::filesystem::path folder = plain_path(output_.path());
+  while (!std::filesystem::exists(folder)) folder = folder.parent_path();
+  checkpoint::require_free_space(folder, needed - std::min(needed, output_.bytes_to_clear()),
+                                 ErrorKind::does_not_fit);
 }
 
 }  // namespace terrace::engine

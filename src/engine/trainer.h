@@ -8,7 +8,9 @@
 
 #include "metrics.h"
 #include "optimizer_tasks.h"
-#include "run_store.h"
+#include "output_folder.h"
+#include "resume_point.h"
+#include "signal_watch.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/engine/executor.h"
 #include "terrace/engine/planning.h"
@@ -28,9 +30,11 @@ class Trainer {
  private:
   // Before anything is allocated.
   void prepare_data();
+  void prepare_beginning();
   void prepare_plan();
-  void check_output() const;
-  void prepare_output();
+  /// What can be known to fail without allocating anything: weights, drives, space.
+  void check_beginning();
+  [[nodiscard]] std::int64_t checkpoints_to_come() const;
   void require_space_for_saving() const;
   void print_tables() const;
   [[nodiscard]] checkpoint::CheckpointContents contents() const;
@@ -40,25 +44,31 @@ class Trainer {
   // Where the state comes from.
   void allocate();
   void load_state();
-  /// What a dead run of this output has committed, unless a checkpoint is newer; or null.
-  [[nodiscard]] std::unique_ptr<RunStore> store_to_go_on_with() const;
-  [[nodiscard]] bool resume_from_store();
-  void resume_from_checkpoint(const std::filesystem::path& folder);
-  void start_from_model();
-  void adopt(const checkpoint::TrainerState& state, const std::string& where);
+  void load_from_store();
+  void load_from_checkpoint();
+  void load_from_model();
   void make_store();
+  void make_transfer();
+  void make_executor();
 
   // The loop.
   [[nodiscard]] bool evaluates_at(Step step) const;
   [[nodiscard]] bool saves_at(Step step) const;
   /// After such a step everything is waited for.
   [[nodiscard]] bool is_boundary(Step step) const;
-  [[nodiscard]] std::int64_t step_begin(Step step) const;
+  /// Samples that the run has consumed when the step is done.
+  [[nodiscard]] std::int64_t samples_after(Step step) const;
+  /// Whether each step is in the store when it is done.
+  [[nodiscard]] bool commits_steps() const;
+  [[nodiscard]] std::string last_good() const;
   void post(Step step);
   void finish();
   void save_checkpoint();
   void save_model();
   void write_record() const;
+  void write_trace() const;
+  /// Tells the watch what is kept by now, and what the run is about.
+  void answer_signals(const std::string& doing, double seconds = 0);
   [[nodiscard]] int complete();
   [[nodiscard]] int stop_for_signal(int signal);
   void report(const StepOutcome& outcome, double step_seconds, std::optional<double> eval_loss);
@@ -71,7 +81,7 @@ class Trainer {
 
   Settings settings_;
   TrainContext context_;
-  std::filesystem::path output_;
+  OutputFolder output_;
   RunSetup setup_;
   RunData data_;
   data::BatchShape batch_;
@@ -80,6 +90,9 @@ class Trainer {
   double learning_rate_ = 0;
   ChosenPlan chosen_;
   checkpoint::RunIdentity identity_;
+  ResumePoint beginning_;
+  std::int64_t samples_at_beginning_ = 0;              ///< consumed when `beginning_` was saved
+  std::unique_ptr<checkpoint::ModelWeights> weights_;  ///< to begin with; null for a preset
 
   Workers workers_;
   std::unique_ptr<RunMemory> memory_;
@@ -88,6 +101,8 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StateTransfer> transfer_;
   std::unique_ptr<MetricsFile> metrics_;
+
+  std::unique_ptr<SignalWatch> watch_;
 
   Step done_{0};  ///< steps finished, skipped ones included
   std::int64_t last_saved_ = -1;

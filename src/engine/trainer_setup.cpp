@@ -4,7 +4,7 @@
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
-#include "terrace/io/file.h"
+#include "terrace/io/free_space.h"
 #include "trainer.h"
 
 // What a run does before anything is allocated: data, plan, output folder, tables.
@@ -18,19 +18,19 @@ namespace {
 /// The Trainer's.
 constexpr double kStandardLearningRate = 5e-5;
 
-bool is_empty_folder(const fs::path& folder) { return !fs::exists(folder) || fs::is_empty(folder); }
-
 }  // namespace
 
 Trainer::Trainer(Settings settings, const TrainContext& context)
     : settings_(std::move(settings)),
       context_(context),
-      output_(settings_.output.folder),
+      output_(settings_.output, context.log),
       setup_(set_up(settings_, context.log)),
       workers_(setup_.threads.threads) {
   settings_.numerics.dtype = setup_.dtype;
   resolve_batch(settings_.batch, 1);
+  output_.require_kept(setup_.source.folder);
   prepare_data();
+  prepare_beginning();
   prepare_plan();
 }
 
@@ -38,13 +38,6 @@ void Trainer::prepare_data() {
   length_ = micro_batch_shape(settings_, setup_.source.config).sequence;
   data_ = open_data(settings_, setup_.source, length_, context_.log);
   batch_ = {*settings_.batch.micro, *settings_.batch.accumulation, 1};
-  const std::int64_t per_epoch = data_.training->samples_per_epoch();
-  total_steps_ =
-      settings_.length.max_steps > 0
-          ? settings_.length.max_steps
-          : std::max<std::int64_t>(
-                1, std::llround(std::ceil(settings_.length.epochs * static_cast<double>(per_epoch) /
-                                          static_cast<double>(batch_.samples_per_step()))));
   const double standard = setup_.source.is_preset() && setup_.source.learning_rate
                               ? *setup_.source.learning_rate
                               : kStandardLearningRate;
@@ -58,11 +51,36 @@ void Trainer::prepare_data() {
   }
 }
 
+void Trainer::prepare_beginning() {
+  beginning_ = find_resume_point(settings_, output_, context_.log);
+  const checkpoint::TrainerState& state = beginning_.state;
+  if (!beginning_.starts_afresh()) {
+    checkpoint::require_same_run(state.identity, identity_, beginning_.place());
+    samples_at_beginning_ = data_.training->resume(state.loader);
+  }
+  done_ = Step(state.global_step);
+  counters_ = {state.adam_step, state.skipped_steps, state.skipped_in_a_row};
+  last_saved_ = beginning_.last_saved;
+  history_ = state.log_history;
+  total_steps_ = settings_.length.max_steps;
+  if (total_steps_ <= 0) {
+    const auto samples = static_cast<std::int64_t>(std::ceil(
+        settings_.length.epochs * static_cast<double>(data_.training->samples_per_epoch())));
+    const std::int64_t left = std::max<std::int64_t>(0, samples - samples_at_beginning_);
+    const std::int64_t per_step = batch_.samples_per_step();
+    total_steps_ = std::max<std::int64_t>(1, done_.value + (left + per_step - 1) / per_step);
+  }
+  if (beginning_.starts_afresh()) return;
+  for (const std::string& line : checkpoint::differences(state.numerics, numerics())) {
+    context_.log.info("since step {}: {}", state.global_step, line);
+  }
+}
+
 void Trainer::prepare_plan() {
-  if (settings_.output.resume == "auto") store_ = store_to_go_on_with();
-  // That store holds all of the state, whatever RAM is free by now.
-  const bool fill = store_ == nullptr;
-  chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, fill);
+  PlanBasis basis;
+  if (beginning_.store) basis.store_holds_parameters = beginning_.store->holds_parameters();
+  basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
+  chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=
         3 * static_cast<double>(batch_.accumulation) *
@@ -70,31 +88,19 @@ void Trainer::prepare_plan() {
   }
 }
 
-void Trainer::check_output() const {
-  require(!fs::exists(output_) || fs::is_directory(output_), ErrorKind::usage,
-          "--output names {}, which is a file: name a folder, which is made if it is not there",
-          output_.string());
-  const bool resumes = !settings_.output.resume.empty();
-  require(resumes || settings_.output.overwrite || is_empty_folder(output_), ErrorKind::usage,
-          "the output folder {} is not empty: give --resume auto to go on with what is there, "
-          "--overwrite_output_dir to start anew, or another --output",
-          output_.string());
-}
-
-void Trainer::prepare_output() {
-  const bool resumes = !settings_.output.resume.empty();
-  std::error_code failed;
-  fs::create_directories(output_, failed);
-  require(!failed, ErrorKind::usage, "cannot make the output folder {}: {}", output_.string(),
-          failed.message());
-  if (resumes || is_empty_folder(output_)) return;
-  // Only what runs make is removed; other files in the folder stay.
-  const checkpoint::CheckpointList list = checkpoint::list_checkpoints(output_);
-  for (const auto* group : {&list.complete, &list.broken}) {
-    for (const checkpoint::CheckpointEntry& entry : *group) fs::remove_all(entry.folder);
+void Trainer::check_beginning() {
+  if (beginning_.store) {
+    beginning_.store->require_pages_of(chosen_.plan);
+  } else if (beginning_.checkpoint) {
+    beginning_.checkpoint->require_tensors(tensor_shapes(*setup_.model));
+  } else if (!setup_.source.is_preset()) {
+    weights_ = open_weights(setup_.source, *setup_.model, context_.log);
   }
-  for (const fs::path& path : list.unfinished) fs::remove_all(path);
-  for (const char* name : {"metrics.jsonl", "run.json"}) fs::remove(output_ / name);
+  if (chosen_.plan.uses_disk()) {
+    for (const std::string& folder : settings_.placement.swap) io::require_drive(folder);
+    report_dead_runs(settings_.placement, store_owner(output_.path()), context_.log);
+  }
+  require_space_for_saving();
 }
 
 void Trainer::print_tables() const {

@@ -9,16 +9,15 @@ void StepCounter::count_update() {
   state_.skipped_in_a_row = 0;
 }
 
-void StepCounter::count_skip(std::string_view parameter, std::string_view last_checkpoint) {
+void StepCounter::count_skip(std::string_view parameter, std::string_view last_good) {
   ++state_.skipped;
   ++state_.skipped_in_a_row;
   require(skips_max_ <= 0 || state_.skipped_in_a_row < skips_max_, ErrorKind::numerics,
           "{} steps in a row had gradients that are not finite, the last one in {}: training stops "
           "after {} updates; {}, with a lower learning rate.",
           state_.skipped_in_a_row, parameter, state_.updates,
-          last_checkpoint.empty()
-              ? std::string("there is no checkpoint yet, start again")
-              : fmt::format("go on from the last good checkpoint, {}", last_checkpoint));
+          last_good.empty() ? std::string("nothing is saved yet, start again")
+                            : fmt::format("go on from {}", last_good));
 }
 
 }  // namespace terrace::optim

@@ -126,6 +126,10 @@ TEST_F(OutputFolder, resolves_to_its_final_model_else_to_its_newest_complete_che
   EXPECT_EQ(found.kind, FolderKind::model);
   EXPECT_THAT(found.reason, IsEmpty());
   EXPECT_EQ(resolve_checkpoint(output_.path()), newest);
+  const auto later = save(14);
+  found = resolve_model_folder(output_.path());
+  EXPECT_EQ(found.folder, output_.path());
+  EXPECT_THAT(found.reason, AllOf(HasSubstr("older than"), HasSubstr(later.string())));
 }
 
 TEST_F(OutputFolder, says_what_was_looked_for_when_there_is_nothing) {

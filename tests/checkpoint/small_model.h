@@ -128,7 +128,7 @@ inline TrainerState small_trainer(std::int64_t step) {
   state.tokens_seen = 512 * step;
   state.max_steps = 100;
   state.num_train_epochs = 3;
-  state.loader = {.epoch = 1, .sample = 4 * step};
+  state.loader = {.samples = 100 + 4 * step, .sequences = 100, .length = 16, .seed = 42};
   state.loss_scale = {.scale = 65536, .good_steps = 7, .hysteresis_left = 2};
   state.identity.model = fingerprint_of(small_config());
   state.identity.seed = 0xfedcba9876543210ULL;

@@ -233,6 +233,7 @@ TEST_F(NonFiniteTest, too_many_skipped_steps_in_a_row_end_the_run) {
   const Result result = train_run(settings);
   EXPECT_EQ(result.code, 7) << result.error;
   EXPECT_THAT(result.error, ::testing::HasSubstr("3"));
+  EXPECT_THAT(result.error, ::testing::HasSubstr("committed in " + (folder_ / "swap").string()));
 }
 
 }  // namespace

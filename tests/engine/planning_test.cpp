@@ -28,12 +28,12 @@ class PlanningTest : public ::testing::Test {
     settings_.data.max_length = 16;
     settings_.batch.micro = 2;
     settings_.placement.chunk_elements = 2048;
-    settings_.placement.swap = {"/a folder that planning never looks at"};
+    settings_.placement.swap = {"/a folder of another machine"};
   }
 
-  [[nodiscard]] ChosenPlan choose(std::uint64_t host_bytes, bool fill = true) {
+  [[nodiscard]] ChosenPlan choose(std::uint64_t host_bytes, const PlanBasis& basis = {}) {
     settings_.placement.host_memory = Budget{.bytes = host_bytes};
-    return choose_plan(settings_, model_, layout_, fill);
+    return choose_plan(settings_, model_, layout_, basis);
   }
   /// What the run takes with everything in RAM.
   [[nodiscard]] std::uint64_t whole() { return choose(kGiB).process_bytes; }
@@ -133,9 +133,34 @@ TEST_F(PlanningTest, ram_that_is_left_holds_more_chunks_in_flight) {
 TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
   const std::uint64_t budget = (floor() + whole()) / 2;
   EXPECT_GT(state_on(choose(budget).plan, Tier::host), 0U);
-  EXPECT_EQ(state_on(choose(budget, false).plan, Tier::host), 0U);
+  EXPECT_EQ(state_on(choose(budget, {.store_holds_parameters = false}).plan, Tier::host), 0U);
   settings_.placement.optimizer.device = Placement::nvme;
   EXPECT_EQ(state_on(choose(budget).plan, Tier::host), 0U);
+}
+
+TEST_F(PlanningTest, what_a_store_holds_decides_where_the_parameters_are) {
+  for (const bool held : {false, true}) {
+    const plan::Placement found =
+        choose(kGiB, {.store_holds_parameters = held}).plan.request.placement;
+    EXPECT_EQ(found.state, Tier::disk);
+    EXPECT_EQ(found.parameters == Tier::disk, held);
+  }
+}
+
+TEST_F(PlanningTest, what_is_more_than_the_disk_gives_does_not_fit) {
+  const std::uint64_t budget = (floor() + whole()) / 2;
+  const std::uint64_t bytes = choose(budget).plan.memory.bytes(Tier::disk);
+  ASSERT_GT(bytes, 0U);
+  settings_.placement.disk = Budget{.bytes = bytes * 2};
+  EXPECT_GT(state_on(choose(budget).plan, Tier::disk), 0U);
+  settings_.placement.disk = Budget{.bytes = bytes / 2};
+  try {
+    (void)choose(budget);
+    FAIL() << "more was planned than --disk allows";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr("--disk allows"));
+  }
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST(Finalize, refuses_what_contradicts_or_cannot_be) {
   EXPECT_THAT(error({"--resume", "auto", "--overwrite_output_dir"}), HasSubstr("resume"));
   EXPECT_THAT(error({"--offload_optimizer", "nvme"}), HasSubstr("--swap DIR"));
   EXPECT_THAT(error({"--swap", "/a,/b,/a"}), HasSubstr("/a twice"));
-  EXPECT_THAT(error({"--set", "aio.block_size=1000"}), HasSubstr("4096"));
+  EXPECT_THAT(error({"--set", "aio.block_size=131072"}), HasSubstr("262144"));
 }
 
 TEST(Finalize, gathers_the_folders_of_the_page_store_once) {

@@ -114,6 +114,13 @@ TEST(Program, help_of_train_has_every_option_with_units_and_defaults) {
                           HasSubstr("--config FILE"), HasSubstr("--deepspeed FILE")));
 }
 
+TEST(Program, what_the_file_system_refuses_is_no_internal_fault) {
+  const std::string too_long(300, 'x');
+  const Result result = run({"swap", "ls", too_long});
+  expect_one_sentence(result, 5);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(too_long), Not(HasSubstr("internal"))));
+}
+
 TEST(Program, documents_its_configuration) {
   const std::string document = run({"train", "--help-config"}).out;
   EXPECT_THAT(document, AllOf(HasSubstr("| `gradient_clipping` |"), HasSubstr("`aio.use_gds`"),

@@ -30,6 +30,10 @@ struct CheckpointList {
 /// The newest complete one. Errors: as `list_checkpoints`.
 [[nodiscard]] std::optional<CheckpointEntry> newest_checkpoint(const std::filesystem::path& output);
 
+/// Deletes a checkpoint by way of a temporary name, so that a kill leaves no half of it under its
+/// own. Errors: io.
+void remove_checkpoint(const std::filesystem::path& folder);
+
 /// Deletes complete checkpoints of Terrace but the newest `save_total_limit`; 0 or less keeps all.
 /// The newest complete one always stays, and so does what is broken or of another program. Returns
 /// what was deleted. A kill leaves a temporary name and never half a checkpoint. Errors: io.
@@ -46,7 +50,9 @@ enum class FolderKind { model, checkpoint };
 struct ResolvedModel {
   std::filesystem::path folder;
   FolderKind kind = FolderKind::model;
-  std::string reason;  ///< why this folder, when it is not the one that was named; else empty
+  /// Why this folder, when it is not the one that was named, or what else it may have been: a
+  /// checkpoint that is newer than the final model. Else empty.
+  std::string reason;
 };
 
 /// Finds the model that is meant by a model folder, a checkpoint or an output folder (its final

@@ -114,6 +114,10 @@ std::uint64_t write_model_folder(const std::filesystem::path& folder, const Mode
 /// Whether the folder has a `config.json` and weights (safetensors, whole or not).
 [[nodiscard]] bool has_model(const std::filesystem::path& folder);
 
+/// The files of the folder's model, its tokenizer's aside, in an order in which they may be
+/// removed; none when it has no model.
+[[nodiscard]] std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder);
+
 /// Refuses to begin writing `needed` bytes into `folder` where fewer are free. Errors: kind `kind`,
 /// naming both figures.
 void require_free_space(const std::filesystem::path& folder, std::uint64_t needed, ErrorKind kind);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "terrace/data/fingerprint.h"
+#include "terrace/data/loader.h"
 #include "terrace/io/checksum.h"
 
 namespace terrace::checkpoint {
@@ -20,13 +21,6 @@ struct LogRecord {
   std::vector<std::pair<std::string, double>> values;
 
   friend bool operator==(const LogRecord&, const LogRecord&) = default;
-};
-
-/// Where the loader stands: the next sample is number `sample` of epoch `epoch`, both from 0.
-struct LoaderPosition {
-  std::int64_t epoch = 0;
-  std::int64_t sample = 0;
-  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };
 
 /// The dynamic loss scale of fp16; not used otherwise.
@@ -69,7 +63,7 @@ struct TrainerState {
   std::int64_t tokens_seen = 0;
   std::int64_t max_steps = 0;
   double num_train_epochs = 0;
-  LoaderPosition loader;
+  data::LoaderPosition loader;
   LossScaleState loss_scale;
   RunIdentity identity;
   /// Names and values for people: versions of Terrace and its libraries, hardware, world size.

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "terrace/core/trace.h"
@@ -59,6 +60,8 @@ class Executor {
   /// Blocks until the oldest unfinished step is complete, its commit included.
   [[nodiscard]] const StepOutcome& finish_step();
   [[nodiscard]] int steps_unfinished() const;
+  /// What the disk lanes found they can do; none without disks.
+  [[nodiscard]] std::optional<io::Capabilities> disk_capabilities() const;
   /// How the lanes spent the step that was finished last.
   [[nodiscard]] const StepTimes& last_times() const;
 

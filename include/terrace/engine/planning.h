@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "terrace/core/log.h"
@@ -26,15 +28,25 @@ struct ChosenPlan {
   std::uint64_t process_bytes = 0;  ///< what the plan takes, and the program itself
 };
 
+/// What is there already when a plan is made.
+struct PlanBasis {
+  /// Set when the run goes on with a store, which holds all of the optimizer's state: whether it
+  /// holds the parameters as well.
+  std::optional<bool> store_holds_parameters = {};
+  /// What the run gives back on the drives of `--swap` before it makes its store.
+  std::uint64_t freed_disk_bytes = 0;
+};
+
 /// Makes the plan that the settings ask for. `automatic` placement fills the fastest tiers that the
-/// budgets allow and uses disks only if `--swap` names one: the parameters on one tier; of the
-/// optimizer's state as many whole chunks as fit on the faster of two tiers, the rest on the slower
-/// (all of it with `fill` false, as a store that holds everything needs it). What is pinned stays
-/// pinned. RAM that is left then holds more chunks in flight. A larger budget never moves anything
-/// to a slower tier, but for state that makes room for the parameters. Errors: does_not_fit, naming
+/// budgets allow, `--disk` and the free space of drives that are there among them, and uses disks
+/// only if `--swap` names one: the parameters on one tier; of the optimizer's state as many whole
+/// chunks as fit on the faster of two tiers, the rest on the slower (with a store to go on with,
+/// what it holds stays there). What is pinned stays pinned. RAM that is left then holds more chunks
+/// in flight. A larger budget never moves anything to a slower tier, but for state that makes room
+/// for the parameters. Errors: does_not_fit, naming
 /// need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
-                                     const shard::Layout& layout, bool fill = true);
+                                     const shard::Layout& layout, const PlanBasis& basis = {});
 
 /// Bytes by tier and purpose, for people: one line each, the total first.
 [[nodiscard]] std::string memory_table(const plan::Plan& plan);

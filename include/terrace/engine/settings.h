@@ -95,7 +95,8 @@ struct LengthSettings {
   double epochs = 3;
 };
 
-/// How often, in optimizer steps; 0: never while training (evaluation and save still come last).
+/// How often, in optimizer steps; 0: never while training (evaluation still comes last, and the
+/// model is saved; a checkpoint is not).
 struct CadenceSettings {
   std::int64_t logging_steps = 1;
   std::int64_t eval_steps = 0;

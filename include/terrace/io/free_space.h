@@ -12,10 +12,6 @@ namespace terrace::io {
 /// The same for all folders together, each file system counted once. Errors: kind `io`.
 [[nodiscard]] std::uint64_t free_bytes(std::span<const std::filesystem::path> folders);
 
-/// Bytes that may be written below the folders when each gets an equal part of them; folders of one
-/// file system share it. Errors: kind `io`.
-[[nodiscard]] std::uint64_t striped_free_bytes(std::span<const std::filesystem::path> folders);
-
 /// A folder and the bytes wanted there.
 struct SpaceNeed {
   std::filesystem::path folder;

@@ -26,10 +26,10 @@ class StepCounter {
   [[nodiscard]] std::int64_t next_update() const { return state_.updates + 1; }
 
   void count_update();
-  /// `parameter`: the one whose gradient was not finite; `last_checkpoint`: the newest good one, ""
-  /// when there is none.
+  /// `parameter`: the one whose gradient was not finite; `last_good`: the newest state that a user
+  /// can go back to, "" when there is none.
   /// Errors: numerics, with both, at the `skips_max`-th skip in a row.
-  void count_skip(std::string_view parameter, std::string_view last_checkpoint);
+  void count_skip(std::string_view parameter, std::string_view last_good);
 
   [[nodiscard]] const State& state() const { return state_; }
   void restore(const State& state) { state_ = state; }

@@ -1,0 +1,162 @@
+#include "output_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/model_folder.h"
+#include "terrace/core/error.h"
+#include "terrace/io/file.h"
+
+namespace terrace::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLockName = "run.lock";
+constexpr const char* kRecordName = "run.json";
+
+/// A lock that a kill left is nothing that anybody wants.
+bool holds_nothing(const fs::path& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const auto& entry) {
+    return entry.path().filename() == kLockName;
+  });
+}
+
+bool is_below(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = plain_path(path).lexically_relative(plain_path(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+std::uint64_t bytes_of(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_symlink(path, ignored)) return 0;
+  if (!fs::is_directory(path, ignored)) return fs::exists(path) ? fs::file_size(path) : 0;
+  std::uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path, ignored)) {
+    if (entry.is_regular_file(ignored)) bytes += entry.file_size(ignored);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+fs::path plain_path(const fs::path& path) {
+  std::error_code failed;
+  fs::path plain = fs::weakly_canonical(fs::absolute(path), failed);
+  if (failed) plain = fs::absolute(path).lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
+OutputFolder::OutputFolder(const OutputSettings& settings, Log& log)
+    : path_(settings.folder),
+      resumes_(!settings.resume.empty()),
+      overwrites_(settings.overwrite),
+      log_(log) {
+  if (!fs::exists(path_)) return;
+  require(fs::is_directory(path_), ErrorKind::usage,
+          "--output names {}, which is a file: name a folder, which is made if it is not there",
+          path_.string());
+  require(resumes_ || overwrites_ || holds_nothing(path_), ErrorKind::usage,
+          "the output folder {} is not empty: give --resume auto to go on with what is there, "
+          "--overwrite_output_dir to start anew, or another --output",
+          path_.string());
+  if (settings.dry_run) return;
+  lock();
+  const std::size_t removed = checkpoint::remove_unfinished(path_) + io::remove_temporaries(path_);
+  if (removed > 0) {
+    log_.info("removed from {} what {} saves that were cut short had left", path_.string(),
+              removed);
+  }
+}
+
+OutputFolder::~OutputFolder() {
+  if (lock_) lock_->remove();
+}
+
+void OutputFolder::lock() {
+  lock_.emplace(path_ / kLockName, fmt::format("output {}", plain_path(path_).string()));
+}
+
+void OutputFolder::make() {
+  if (lock_) return;
+  std::error_code failed;
+  fs::create_directories(path_, failed);
+  require(!failed, ErrorKind::usage, "cannot make the output folder {}: {}", path_.string(),
+          failed.message());
+  lock();
+  require(resumes_ || overwrites_ || holds_nothing(path_), ErrorKind::usage,
+          "another run has begun and ended in the output folder {} meanwhile: name another one",
+          path_.string());
+}
+
+std::vector<fs::path> OutputFolder::to_clear() const {
+  std::vector<fs::path> paths;
+  if (!overwrites_ || !fs::exists(path_)) return paths;
+  const checkpoint::CheckpointList list = checkpoint::list_checkpoints(path_);
+  for (const auto* group : {&list.complete, &list.broken}) {
+    for (const checkpoint::CheckpointEntry& entry : *group) paths.push_back(entry.folder);
+  }
+  paths.insert(paths.end(), list.unfinished.begin(), list.unfinished.end());
+  for (const fs::path& file : checkpoint::model_files(path_)) paths.push_back(file);
+  for (const char* name : {"metrics.jsonl", kRecordName}) {
+    if (fs::exists(path_ / name)) paths.push_back(path_ / name);
+  }
+  return paths;
+}
+
+void OutputFolder::require_kept(const fs::path& source) const {
+  if (source.empty()) return;
+  const bool is_all = plain_path(source) == plain_path(path_);
+  for (const fs::path& path : to_clear()) {
+    require(!is_all && !is_below(source, path), ErrorKind::usage,
+            "--overwrite_output_dir would remove {}, which this run is to begin with: give another "
+            "--output, or --resume auto to go on in {}",
+            path.string(), path_.string());
+  }
+}
+
+std::uint64_t OutputFolder::bytes_to_clear() const {
+  std::uint64_t bytes = 0;
+  for (const fs::path& path : to_clear()) bytes += bytes_of(path);
+  return bytes;
+}
+
+std::vector<fs::path> OutputFolder::swap_of_last_run() const {
+  std::error_code ignored;
+  std::vector<fs::path> folders;
+  if (!fs::exists(path_ / kRecordName, ignored)) return folders;
+  const auto record = nlohmann::json::parse(io::read_file(path_ / kRecordName), nullptr,
+                                            /*allow_exceptions=*/false);
+  const auto config = record.is_object() ? record.find("config") : record.end();
+  if (config == record.end() || !config->is_object()) return folders;
+  const auto swap = config->find("swap");
+  if (swap == config->end() || !swap->is_array()) return folders;
+  for (const auto& folder : *swap) {
+    if (folder.is_string() && fs::is_directory(folder.get<std::string>(), ignored)) {
+      folders.emplace_back(folder.get<std::string>());
+    }
+  }
+  return folders;
+}
+
+void OutputFolder::clear() {
+  std::vector<std::string> names;
+  for (const fs::path& path : to_clear()) {
+    if (fs::is_directory(path) && !fs::is_symlink(path)) {
+      checkpoint::remove_checkpoint(path);
+    } else {
+      std::error_code failed;
+      fs::remove(path, failed);
+      require(!failed, ErrorKind::io, "cannot remove {}: {}", path.string(), failed.message());
+    }
+    names.push_back(path.filename().string());
+  }
+  if (!names.empty()) {
+    log_.info("--overwrite_output_dir: removed {} from {}", fmt::join(names, ", "), path_.string());
+  }
+}
+
+}  // namespace terrace::engine

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "terrace/core/log.h"
+#include "terrace/engine/settings.h"
+#include "terrace/io/folder_lock.h"
+
+namespace terrace::engine {
+
+/// The output folder of a run: whose it is while the run lasts, and what of an earlier run in it
+/// goes when `--overwrite_output_dir` says so. Single-owner.
+class OutputFolder {
+ public:
+  /// Looks at the folder. Where it is there, takes its lock and clears up after saves that a kill
+  /// cut short; a dry run does neither. Errors: `usage` when it is a file, belongs to a run that is
+  /// live, or holds something that the settings say nothing of; `io`.
+  OutputFolder(const OutputSettings& settings, Log& log);
+  /// Lets the lock go.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  /// Refuses what the run reads from where `clear` would delete it. Errors: `usage`.
+  void require_kept(const std::filesystem::path& source) const;
+  /// Bytes that `clear` will give back, and a `--swap` that the run in it was given, if any.
+  [[nodiscard]] std::uint64_t bytes_to_clear() const;
+  [[nodiscard]] std::vector<std::filesystem::path> swap_of_last_run() const;
+
+  /// Makes the folder, if it is not there, and takes its lock. Errors: as the constructor.
+  void make();
+  /// Deletes what `--overwrite_output_dir` means, and says what: the checkpoints, the final model,
+  /// `metrics.jsonl` and `run.json`. Other files in the folder stay. Errors: `io`.
+  void clear();
+
+ private:
+  void lock();
+  [[nodiscard]] std::vector<std::filesystem::path> to_clear() const;
+
+  std::filesystem::path path_;
+  bool resumes_ = false;
+  bool overwrites_ = false;
+  Log& log_;
+  std::optional<io::FolderLock> lock_;
+};
+
+/// The same for all names of a folder, whether it is there or not: absolute, links followed,
+/// without a slash at the end.
+[[nodiscard]] std::filesystem::path plain_path(const std::filesystem::path& path);
+
+}  // namespace terrace::engine

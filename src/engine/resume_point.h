@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "output_folder.h"
+#include "run_store.h"
+#include "terrace/checkpoint/training_checkpoint.h"
+
+namespace terrace::engine {
+
+/// What a run goes on with. Decided in one place, before the plan is made, and without deleting
+/// anything: what has to make room for the run is named here and goes only when what takes its
+/// place is known to be good.
+struct ResumePoint {
+  /// At most one of the two is set; none: the run starts from its model.
+  std::unique_ptr<RunStore> store;  ///< a dead run's, under its lock, with a committed step
+  std::unique_ptr<checkpoint::TrainingCheckpoint> checkpoint;
+  /// The small state that goes with it, its history included; of step 0 without.
+  checkpoint::TrainerState state;
+  /// Step of the newest checkpoint from which a user could go on, no later than `state`; -1: none.
+  std::int64_t last_saved = -1;
+  /// What a dead run of this output has left that this run does not go on with.
+  std::optional<io::RunRecord> replaced;
+
+  [[nodiscard]] bool starts_afresh() const { return !store && !checkpoint; }
+  /// For messages; of a run that does not start afresh.
+  [[nodiscard]] std::string place() const;
+  /// Bytes that `remove_replaced` will give back on the drives of `--swap`.
+  [[nodiscard]] std::uint64_t freed_bytes(const PlacementSettings& settings) const;
+  /// Deletes `replaced`, if there is one, and says so. Errors: `io`.
+  void remove_replaced(Log& log);
+};
+
+/// Finds what `--resume` means: with "auto" the newest of the committed store that a dead run of
+/// this output has left (below `--swap`, or where `run.json` says that the run had it) and the
+/// complete checkpoints of the output folder, the store when both are of one step. Says so when
+/// there is nothing.
+/// Errors: `usage` when the run would begin before a step that is committed or saved in this
+/// output, and so would come to remove it (unless it overwrites), or when the store lies below a
+/// folder that `--swap` does not name; as `RunStore::open`, `checkpoint::resolve_checkpoint`,
+/// `checkpoint::TrainingCheckpoint`.
+[[nodiscard]] ResumePoint find_resume_point(const Settings& settings, const OutputFolder& output,
+                                            Log& log);
+
+}  // namespace terrace::engine
