@@ -22,10 +22,7 @@ class AlignedMemory {
 
   AlignedMemory() = default;
   explicit AlignedMemory(std::size_t bytes)
-      : bytes_(round_up(bytes, kAlignment)),
-        data_(static_cast<std::byte*>(
-            std::aligned_alloc(bytes_ < kLargePage ? kAlignment : kLargePage, bytes_))) {
-    if (data_ == nullptr && bytes_ > 0) throw std::bad_alloc();
+      : bytes_(round_up(bytes, kAlignment)), data_(allocate(bytes_)) {
     // Whole ones only, so that nothing beyond changes; a refusal is harmless.
     const std::size_t whole = bytes_ - bytes_ % kLargePage;
     if (whole > 0) ::madvise(data_.get(), whole, MADV_HUGEPAGE);
@@ -36,6 +33,16 @@ class AlignedMemory {
   [[nodiscard]] std::span<std::byte> span() const { return {data_.get(), bytes_}; }
 
  private:
+  static std::byte* allocate(std::size_t bytes) {
+    // Not aligned_alloc, which wants a size that is a multiple of the alignment.
+    void* data = nullptr;
+    if (bytes > 0 &&
+        ::posix_memalign(&data, bytes < kLargePage ? kAlignment : kLargePage, bytes) != 0) {
+      throw std::bad_alloc();
+    }
+    return static_cast<std::byte*>(data);
+  }
+
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
