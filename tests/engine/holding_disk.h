@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/passing_driver.h"
 #include "terrace/core/error.h"
 #include "terrace/device/device.h"
 #include "terrace/io/driver.h"
@@ -64,21 +65,15 @@ struct Hold {
 };
 
 /// Puts a hold before a driver. Pages are small, so that each is one piece.
-class HoldingDriver final : public io::Driver {
+class HoldingDriver final : public terrace::testing::PassingDriver {
  public:
   HoldingDriver(std::unique_ptr<io::Driver> driver, Hold& hold)
-      : driver_(std::move(driver)), hold_(hold) {}
+      : PassingDriver(std::move(driver)), hold_(hold) {}
 
-  [[nodiscard]] std::string_view name() const override { return driver_->name(); }
   io::OpenedFile open(const std::filesystem::path& path, const io::OpenOptions& options) override {
     const io::OpenedFile file = driver_->open(path, options);
     has_pages_.push_back(path.filename() == "pages");
     return file;
-  }
-  void use_page_cache(io::FileId file) override { driver_->use_page_cache(file); }
-  [[nodiscard]] std::uint64_t size_of(io::FileId file) override { return driver_->size_of(file); }
-  [[nodiscard]] int register_buffers(std::span<const std::span<std::byte>> buffers) override {
-    return driver_->register_buffers(buffers);
   }
   void push(const io::Piece& piece) override {
     if (hold_.on && piece.kind == hold_.kind &&
@@ -92,7 +87,6 @@ class HoldingDriver final : public io::Driver {
     }
     push_on(piece);
   }
-  void start() override { driver_->start(); }
   [[nodiscard]] std::size_t reap(std::span<io::Outcome> outcomes, bool block) override {
     if (block && under_way_ == 0 && !held_.empty()) wait_for(held_.front().second);
     while (!held_.empty() && hold_.event().reached(held_.front().second)) release_first();
@@ -120,7 +114,6 @@ class HoldingDriver final : public io::Driver {
     }
   }
 
-  std::unique_ptr<io::Driver> driver_;
   Hold& hold_;
   std::vector<bool> has_pages_;                            ///< by file
   std::vector<std::pair<io::Piece, std::uint64_t>> held_;  ///< and the step that each waits for

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "io/page_contents.h"
+#include "io/passing_driver.h"
 #include "io/store_on_memory.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/clock.h"
@@ -177,18 +178,10 @@ TEST(Crash, an_open_waits_until_nobody_else_can_write) {
 
 /// A driver that says that it has flushed and has not: the control that shows the power-cut test
 /// can fail.
-class LyingDriver final : public Driver {
+class LyingDriver final : public terrace::testing::PassingDriver {
  public:
-  explicit LyingDriver(std::unique_ptr<Driver> driver) : driver_(std::move(driver)) {}
+  using PassingDriver::PassingDriver;
   [[nodiscard]] std::string_view name() const override { return "lying"; }
-  OpenedFile open(const std::filesystem::path& path, const OpenOptions& options) override {
-    return driver_->open(path, options);
-  }
-  void use_page_cache(FileId file) override { driver_->use_page_cache(file); }
-  [[nodiscard]] std::uint64_t size_of(FileId file) override { return driver_->size_of(file); }
-  [[nodiscard]] int register_buffers(std::span<const std::span<std::byte>> buffers) override {
-    return driver_->register_buffers(buffers);
-  }
   void push(const Piece& piece) override {
     if (piece.kind == Operation::flush) {
       flushed_.push_back({piece.slot, 0});
@@ -196,7 +189,6 @@ class LyingDriver final : public Driver {
       driver_->push(piece);
     }
   }
-  void start() override { driver_->start(); }
   [[nodiscard]] std::size_t reap(std::span<Outcome> outcomes, bool block) override {
     if (flushed_.empty()) return driver_->reap(outcomes, block);
     outcomes[0] = flushed_.back();
@@ -205,7 +197,6 @@ class LyingDriver final : public Driver {
   }
 
  private:
-  std::unique_ptr<Driver> driver_;
   std::vector<Outcome> flushed_;
 };
 

@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "io/passing_driver.h"
 #include "terrace/core/random.h"
-#include "terrace/io/driver.h"
 
 namespace terrace::testing {
 
 /// A driver that makes another one misbehave: short transfers (the call is made for less), passing
 /// errors (the call is not made) and completions held back and reordered, all drawn from a seed.
-class FaultyDriver final : public io::Driver {
+class FaultyDriver final : public PassingDriver {
  public:
   struct Options {
     std::uint64_t seed = 1;
@@ -24,9 +24,8 @@ class FaultyDriver final : public io::Driver {
   };
 
   FaultyDriver(std::unique_ptr<io::Driver> driver, const Options& options)
-      : driver_(std::move(driver)), options_(options), random_(options.seed, 7) {}
+      : PassingDriver(std::move(driver)), options_(options), random_(options.seed, 7) {}
 
-  [[nodiscard]] std::string_view name() const override { return driver_->name(); }
   io::OpenedFile open(const std::filesystem::path& path, const io::OpenOptions& options) override {
     const io::OpenedFile opened = driver_->open(path, options);
     alignment_ = std::max(alignment_, opened.offset_alignment);
@@ -36,11 +35,6 @@ class FaultyDriver final : public io::Driver {
     driver_->use_page_cache(file);
     options_.refuses_direct = false;
   }
-  [[nodiscard]] std::uint64_t size_of(io::FileId file) override { return driver_->size_of(file); }
-  [[nodiscard]] int register_buffers(std::span<const std::span<std::byte>> buffers) override {
-    return driver_->register_buffers(buffers);
-  }
-  void start() override { driver_->start(); }
 
   void push(const io::Piece& piece) override {
     if (options_.refuses_direct && piece.kind != io::Operation::flush) {
@@ -82,7 +76,6 @@ class FaultyDriver final : public io::Driver {
  private:
   [[nodiscard]] bool chance(double probability) { return random_.uniform(draws_++) < probability; }
 
-  std::unique_ptr<io::Driver> driver_;
   Options options_;
   RandomStream random_;
   std::uint64_t draws_ = 0;

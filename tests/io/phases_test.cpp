@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "io/page_contents.h"
+#include "io/passing_driver.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/units.h"
 #include "terrace/io/aligned_memory.h"
@@ -25,20 +26,11 @@ struct Seen {
   std::atomic<bool> both{false};
 };
 
-class WatchedDriver final : public Driver {
+class WatchedDriver final : public terrace::testing::PassingDriver {
  public:
   WatchedDriver(std::unique_ptr<Driver> driver, Seen& seen, int depth)
-      : driver_(std::move(driver)), seen_(seen), kinds_(static_cast<std::size_t>(depth)) {}
+      : PassingDriver(std::move(driver)), seen_(seen), kinds_(static_cast<std::size_t>(depth)) {}
 
-  [[nodiscard]] std::string_view name() const override { return driver_->name(); }
-  OpenedFile open(const std::filesystem::path& path, const OpenOptions& options) override {
-    return driver_->open(path, options);
-  }
-  void use_page_cache(FileId file) override { driver_->use_page_cache(file); }
-  [[nodiscard]] std::uint64_t size_of(FileId file) override { return driver_->size_of(file); }
-  [[nodiscard]] int register_buffers(std::span<const std::span<std::byte>> buffers) override {
-    return driver_->register_buffers(buffers);
-  }
   void push(const Piece& piece) override {
     kinds_[piece.slot] = piece.kind;
     if (piece.kind != Operation::flush) {
@@ -48,7 +40,6 @@ class WatchedDriver final : public Driver {
     }
     driver_->push(piece);
   }
-  void start() override { driver_->start(); }
   [[nodiscard]] std::size_t reap(std::span<Outcome> outcomes, bool block) override {
     const std::size_t count = driver_->reap(outcomes, block);
     for (std::size_t i = 0; i < count; ++i) {
@@ -63,7 +54,6 @@ class WatchedDriver final : public Driver {
     return seen_.in_flight[kind == Operation::read ? 0 : 1];
   }
 
-  std::unique_ptr<Driver> driver_;
   Seen& seen_;
   std::vector<Operation> kinds_;  ///< by slot
 };

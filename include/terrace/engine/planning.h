@@ -43,8 +43,8 @@ struct PlanBasis {
 /// chunks as fit on the faster of two tiers, the rest on the slower (with a store to go on with,
 /// what it holds stays there). What is pinned stays pinned. RAM that is left then holds more chunks
 /// in flight. A larger budget never moves anything to a slower tier, but for state that makes room
-/// for the parameters. Errors: does_not_fit, naming
-/// need and budget and the line that would make it fit.
+/// for the parameters.
+/// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});
 
