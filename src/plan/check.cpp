@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
+#include <tuple>
 
+#include "terrace/core/units.h"
 #include "terrace/plan/schedule.h"
 
 namespace terrace::plan {
@@ -123,11 +126,8 @@ std::vector<std::string> check_structure(const Schedule& schedule,
   return faults;
 }
 
-}  // namespace
-
-std::vector<std::string> check(const Schedule& schedule, const memory::MemoryPlan& regions) {
-  std::vector<std::string> faults = check_structure(schedule, regions);
-  if (!faults.empty()) return faults;
+void check_order(const Schedule& schedule, const memory::MemoryPlan& regions,
+                 std::vector<std::string>& faults) {
   const HappensBefore before(schedule);
   const std::vector<Touch> touches = touches_by_address(schedule, regions);
   const std::size_t count = schedule.tasks.size();
@@ -155,9 +155,132 @@ std::vector<std::string> check(const Schedule& schedule, const memory::MemoryPla
       if (!before.ordered(early, late + count)) report(first, second, true);
     }
   }
+}
+
+/// A region and the tasks, from the first to the last in serial order, that it is leased for.
+struct Lease {
+  const memory::Region* region = nullptr;
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+/// What a step leases: persistent regions for all of it, others from the first task that touches
+/// them to the last. By tier and address.
+std::vector<Lease> leases_of(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  const std::size_t count = schedule.tasks.size();
+  std::vector<Lease> all;
+  if (count == 0) return all;
+  for (const memory::Region& region : regions.regions()) {
+    all.push_back(region.persistent() ? Lease{&region, 0, count - 1} : Lease{&region, count, 0});
+  }
+  for (std::size_t task = 0; task < count; ++task) {
+    for (const Access& access : schedule.accesses_of(schedule.tasks[task])) {
+      Lease& lease = all[static_cast<std::size_t>(access.region.value)];
+      lease.first = std::min(lease.first, task);
+      lease.last = std::max(lease.last, task);
+    }
+  }
+  std::erase_if(
+      all, [](const Lease& lease) { return lease.first > lease.last || lease.region->bytes == 0; });
+  std::ranges::sort(all, [](const Lease& a, const Lease& b) {
+    return std::tie(a.region->tier, a.region->offset) < std::tie(b.region->tier, b.region->offset);
+  });
+  return all;
+}
+
+/// What a tier holds when it holds most, and the task at which it first does.
+struct Peak {
+  std::uint64_t bytes = 0;
+  std::size_t task = 0;
+};
+
+std::array<Peak, memory::kTiers> peaks_of(std::span<const Lease> leases, std::size_t tasks) {
+  std::array<Peak, memory::kTiers> peaks;
+  for (std::size_t tier = 0; tier < peaks.size(); ++tier) {
+    std::vector<std::uint64_t> taken(tasks + 1, 0);
+    std::vector<std::uint64_t> given_back(tasks + 1, 0);
+    for (const Lease& lease : leases) {
+      if (static_cast<std::size_t>(lease.region->tier) != tier) continue;
+      const std::uint64_t bytes =
+          round_up(lease.region->bytes, memory::MemoryPlan::kAlignmentBytes);
+      taken[lease.first] += bytes;
+      given_back[lease.last + 1] += bytes;
+    }
+    std::uint64_t now = 0;
+    for (std::size_t task = 0; task < tasks; ++task) {
+      now = now + taken[task] - given_back[task];
+      if (now > peaks[tier].bytes) peaks[tier] = {now, task};
+    }
+  }
+  return peaks;
+}
+
+void check_overlaps(const Schedule& schedule, std::span<const Lease> leases,
+                    std::vector<std::string>& faults) {
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    const memory::Region& a = *leases[i].region;
+    for (std::size_t j = i + 1; j < leases.size(); ++j) {
+      const memory::Region& b = *leases[j].region;
+      if (b.tier != a.tier || b.offset >= a.offset + a.bytes) break;
+      const std::size_t later = std::max(leases[i].first, leases[j].first);
+      if (later > std::min(leases[i].last, leases[j].last)) continue;
+      faults.push_back(fmt::format(
+          "\"{}\" and \"{}\" share bytes [{}, {}) of the {} tier, and both are leased at {}",
+          a.purpose, b.purpose, b.offset, std::min(a.offset + a.bytes, b.offset + b.bytes),
+          name_of(a.tier), describe(schedule, static_cast<int>(later))));
+    }
+  }
+}
+
+void check_memory(const Schedule& schedule, const memory::MemoryPlan& regions,
+                  const TierBytes& planned, std::vector<std::string>& faults) {
+  const std::vector<Lease> leases = leases_of(schedule, regions);
+  check_overlaps(schedule, leases, faults);
+  const auto peaks = peaks_of(leases, schedule.tasks.size());
+  for (const memory::Tier tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
+    const auto index = static_cast<std::size_t>(tier);
+    if (peaks[index].bytes > planned[index]) {
+      faults.push_back(fmt::format(
+          "the {} tier has {} bytes leased at once at {}, but {} bytes are planned for it",
+          name_of(tier), peaks[index].bytes,
+          describe(schedule, static_cast<int>(peaks[index].task)), planned[index]));
+      continue;
+    }
+    // What is leased may fit and yet lie beyond the end.
+    for (const memory::Region& region : regions.regions()) {
+      if (region.tier != tier || region.offset + region.bytes <= planned[index]) continue;
+      faults.push_back(fmt::format(
+          "\"{}\" lies at bytes [{}, {}) of the {} tier, but {} bytes are planned for it",
+          region.purpose, region.offset, region.offset + region.bytes, name_of(tier),
+          planned[index]));
+    }
+  }
+}
+
+}  // namespace
+
+TierBytes peak_bytes(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  TierBytes bytes{};
+  const auto peaks = peaks_of(leases_of(schedule, regions), schedule.tasks.size());
+  std::ranges::transform(peaks, bytes.begin(), &Peak::bytes);
+  return bytes;
+}
+
+std::vector<std::string> check(const Schedule& schedule, const memory::MemoryPlan& regions,
+                               const TierBytes& planned) {
+  std::vector<std::string> faults = check_structure(schedule, regions);
+  if (!faults.empty()) return faults;
+  check_order(schedule, regions, faults);
+  check_memory(schedule, regions, planned, faults);
   std::ranges::sort(faults);
   faults.erase(std::ranges::unique(faults).begin(), faults.end());
   return faults;
+}
+
+std::vector<std::string> check(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  return check(schedule, regions,
+               {regions.bytes(memory::Tier::device), regions.bytes(memory::Tier::host),
+                regions.bytes(memory::Tier::disk)});
 }
 
 }  // namespace terrace::plan

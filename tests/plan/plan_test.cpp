@@ -321,6 +321,109 @@ TEST_F(PlanTest, the_check_finds_an_access_that_nobody_knew_of) {
   }
 }
 
+/// What a plan reserves of each tier.
+TierBytes planned_bytes(const Plan& plan) {
+  return {plan.memory.bytes(Tier::device), plan.memory.bytes(Tier::host),
+          plan.memory.bytes(Tier::disk)};
+}
+
+TEST_F(PlanTest, the_check_finds_a_tier_that_is_planned_too_small) {
+  for (const PlanRequest& request : requests_for_mutation(request(), split_request())) {
+    if (request.chunk_elements == 2048 && request.micro_batches > 1) continue;  // the large ones
+    SCOPED_TRACE(describe(request));
+    const Plan plan = make(request);
+    const TierBytes planned = planned_bytes(plan);
+    const TierBytes peak = peak_bytes(plan.training, plan.memory);
+    for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
+      const auto index = static_cast<std::size_t>(tier);
+      ASSERT_LE(peak[index], planned[index]);
+      if (planned[index] == 0) continue;
+      TierBytes less = planned;
+      less[index] -= memory::MemoryPlan::kAlignmentBytes;  // the smallest slot
+      const std::vector<std::string> faults = check(plan.training, plan.memory, less);
+      EXPECT_THAT(faults, Not(IsEmpty()));
+      EXPECT_THAT(faults,
+                  testing::Each(testing::AllOf(
+                      HasSubstr("the " + std::string(name_of(tier)) + " tier"),
+                      HasSubstr("but " + std::to_string(less[index]) + " bytes are planned"))));
+    }
+  }
+}
+
+/// `regions` packed anew as if nothing touched the one at `index` after its first task.
+memory::MemoryPlan with_early_release(const memory::MemoryPlan& regions, std::size_t index) {
+  memory::MemoryPlan other;
+  for (const memory::Region& region : regions.regions()) {
+    const bool early = other.regions().size() == index;
+    const memory::RegionId id = other.add(region.purpose, region.tier, region.bytes);
+    if (region.persistent()) continue;
+    other.use(id, region.first_use);
+    if (!early) other.use(id, region.last_use);
+  }
+  other.pack();
+  return other;
+}
+
+/// Whether some task, one after the other, reads what was last written as another region: whole
+/// pages, as no two regions share one at a time.
+bool reads_what_is_not_its_own(const Schedule& schedule, const memory::MemoryPlan& regions) {
+  constexpr std::uint64_t kPage = memory::MemoryPlan::kAlignmentBytes;
+  std::array<std::vector<int>, memory::kTiers> owner;
+  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
+    owner[static_cast<std::size_t>(tier)].assign(regions.bytes(tier) / kPage, -1);
+  }
+  for (const Task& task : schedule.tasks) {
+    for (const Access& access : schedule.accesses_of(task)) {
+      const memory::Region& region = regions.region(access.region);
+      if (access.bytes == 0) continue;
+      const std::uint64_t begin = region.offset + access.offset;
+      for (auto page = begin / kPage; page <= (begin + access.bytes - 1) / kPage; ++page) {
+        int& now = owner[static_cast<std::size_t>(region.tier)][page];
+        if (!access.write && now >= 0 && now != access.region.value) return true;
+        if (access.write) now = access.region.value;
+      }
+    }
+  }
+  return false;
+}
+
+TEST_F(PlanTest, the_check_finds_a_slot_that_is_released_before_its_last_use) {
+  int wrong = 0;
+  for (const Placement& placement : {Placement{Tier::disk, Tier::disk, Tier::host, 0},
+                                     Placement{Tier::host, Tier::disk, Tier::host, 0.5}}) {
+    PlanRequest request = early_request();
+    request.placement = placement;
+    request.chunk_elements = 1 << 16;
+    const Plan plan = make(request);
+    EXPECT_FALSE(reads_what_is_not_its_own(plan.training, plan.memory));
+    for (std::size_t index = 0; index < plan.memory.regions().size(); ++index) {
+      if (plan.memory.regions()[index].persistent()) continue;
+      const memory::MemoryPlan regions = with_early_release(plan.memory, index);
+      Schedule schedule = plan.training;
+      infer_waits(schedule, regions);  // all is in order, for what it is
+      if (!reads_what_is_not_its_own(schedule, regions)) continue;
+      ++wrong;
+      EXPECT_THAT(check(schedule, regions), testing::Contains(HasSubstr("both are leased at")))
+          << plan.memory.regions()[index].purpose;
+    }
+  }
+  EXPECT_GT(wrong, 5) << "a release too early mostly gives another region the memory";
+}
+
+TEST_F(PlanTest, the_slots_of_a_plan_with_one_fewer_do_not_hold_the_schedule) {
+  PlanRequest request = PlanTest::request();
+  request.placement = {Tier::host, Tier::disk, Tier::host, 0};
+  request.chunk_slots = 3;
+  const Plan plan = make(request);
+  --request.chunk_slots;
+  const TierBytes fewer = planned_bytes(make(request));
+  const std::uint64_t peak = peak_bytes(plan.training, plan.memory)[1];
+  EXPECT_THAT(check(plan.training, plan.memory, fewer),
+              testing::ElementsAre(testing::AllOf(
+                  HasSubstr("the host tier has " + std::to_string(peak) + " bytes leased at once"),
+                  HasSubstr("but " + std::to_string(fewer[1]) + " bytes are planned"))));
+}
+
 TEST_F(PlanTest, random_runs_of_real_plans_never_go_wrong) {
   constexpr unsigned kSeed = 20'260'205;
   unsigned seed = kSeed;

@@ -153,7 +153,67 @@ TEST(Check, an_access_beyond_its_region_is_found) {
   EXPECT_THAT(draft.faults(), ElementsAre(HasSubstr("beyond its region")));
 }
 
-/// Tasks on random lanes that touch random parts of a few regions, some of which share memory.
+TEST(Check, a_slot_that_is_reused_before_its_last_reader_is_found) {
+  Draft draft;
+  const RegionId first = draft.regions.add("first slot", Tier::device, 100);
+  const RegionId second = draft.regions.add("second slot", Tier::device, 100);
+  draft.regions.use(first, 0);
+  draft.regions.use(second, 1);
+  draft.regions.pack();
+  draft.task(Lane::compute, {writes(first)});
+  draft.task(Lane::compute, {writes(second)});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+  draft.task(Lane::compute, {reads(first)});  // in order, and yet it reads what the second wrote
+  EXPECT_THAT(draft.faults(),
+              ElementsAre("\"first slot\" and \"second slot\" share bytes [0, 100) of the device "
+                          "tier, and both are leased at task 1 (update)",
+                          "the device tier has 8192 bytes leased at once at task 1 (update), but "
+                          "4096 bytes are planned for it"));
+}
+
+TEST(Check, more_bytes_leased_at_once_than_planned_are_found) {
+  constexpr std::uint64_t kPage = MemoryPlan::kAlignmentBytes;
+  Draft draft;
+  draft.regions.add("state", Tier::host, kPage);
+  const RegionId slots[] = {draft.regions.add("slot", Tier::host, 2 * kPage - 5),
+                            draft.regions.add("slot", Tier::host, 2 * kPage),
+                            draft.regions.add("slot", Tier::host, 3 * kPage)};
+  for (int task = 0; task < 3; ++task) draft.regions.use(slots[task], task);
+  draft.regions.use(slots[1], 2);
+  draft.regions.pack();
+  draft.task(Lane::compute, {writes(slots[0])});
+  draft.task(Lane::compute, {writes(slots[1])});
+  draft.task(Lane::compute, {reads(slots[1]), writes(slots[2])});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+  const TierBytes peak = peak_bytes(draft.schedule, draft.regions);
+  EXPECT_THAT(peak, ElementsAre(0, 6 * kPage, 0));
+  EXPECT_EQ(draft.regions.bytes(Tier::host), peak[1]);
+  EXPECT_THAT(check(draft.schedule, draft.regions, {0, 5 * kPage, 0}),
+              ElementsAre("the host tier has 24576 bytes leased at once at task 2 (update), but "
+                          "20480 bytes are planned for it"));
+}
+
+TEST(Check, a_region_that_lies_beyond_the_planned_bytes_is_found) {
+  constexpr std::uint64_t kPage = MemoryPlan::kAlignmentBytes;
+  Draft draft;
+  const RegionId small = draft.regions.add("small", Tier::device, kPage);
+  const RegionId held = draft.regions.add("held", Tier::device, kPage);
+  const RegionId large = draft.regions.add("large", Tier::device, 2 * kPage);
+  for (const RegionId region : {small, held}) draft.regions.use(region, 0);
+  for (const RegionId region : {held, large}) draft.regions.use(region, 1);
+  draft.regions.pack();
+  draft.task(Lane::compute, {writes(small), writes(held)});
+  draft.task(Lane::compute, {reads(held), writes(large)});
+  EXPECT_THAT(draft.faults(), IsEmpty());
+  const TierBytes peak = peak_bytes(draft.schedule, draft.regions);
+  ASSERT_LT(peak[0], draft.regions.bytes(Tier::device)) << "the packing leaves a hole";
+  EXPECT_THAT(check(draft.schedule, draft.regions, peak),
+              ElementsAre("\"large\" lies at bytes [8192, 16384) of the device tier, but 12288 "
+                          "bytes are planned for it"));
+}
+
+/// Tasks on random lanes that touch random parts of a few regions, some of which share memory. A
+/// transient region is touched within its lifetime only.
 Draft random_draft(std::mt19937& random) {
   Draft draft;
   const int regions = 2 + static_cast<int>(random() % 4);
@@ -168,9 +228,15 @@ Draft random_draft(std::mt19937& random) {
   }
   draft.regions.pack();
   for (int i = 0; i < tasks; ++i) {
+    std::vector<RegionId> live;
+    for (int index = 0; index < regions; ++index) {
+      const memory::Region& region = draft.regions.region(RegionId(index));
+      const bool lives = region.persistent() || (region.first_use <= i && i <= region.last_use);
+      if (lives) live.push_back(RegionId(index));
+    }
     std::vector<Access> accesses;
-    for (auto n = random() % 3; n < 3; ++n) {
-      const RegionId region(static_cast<int>(random() % static_cast<unsigned>(regions)));
+    for (auto n = random() % 3; n < 3 && !live.empty(); ++n) {
+      const RegionId region = live[random() % live.size()];
       const std::uint64_t bytes = draft.regions.region(region).bytes;
       const std::uint64_t offset = random() % bytes;
       accesses.push_back({region, offset, 1 + random() % (bytes - offset), random() % 2 == 0});

@@ -123,9 +123,26 @@ struct Schedule {
 /// regions that share memory conflict.
 void infer_waits(Schedule& schedule, const memory::MemoryPlan& regions);
 
+/// Bytes of each tier, by `memory::Tier`.
+using TierBytes = std::array<std::uint64_t, memory::kTiers>;
+
+/// The most bytes of each tier that are leased at once, in whole pages, when the tasks run in
+/// serial order: all of what is persistent, and each transient region from the first task that
+/// touches it to the last; nothing where there are no tasks. The lifetimes that regions were packed
+/// by play no part. Lanes that run
+/// at the same time take no more memory than that order does, as no address may be used again
+/// before its release.
+[[nodiscard]] TierBytes peak_bytes(const Schedule& schedule, const memory::MemoryPlan& regions);
+
 /// Proves that `schedule` is safe to run on concurrent lanes: every pair of conflicting accesses is
-/// ordered as in the serial order, over any number of steps, and nothing waits for what comes
-/// later. Independent of `infer_waits`. Returns one sentence for each fault; empty: safe.
+/// ordered as in the serial order, over any number of steps, nothing waits for what comes later, no
+/// two regions that are leased at once share a byte, and what is leased fits into `planned` bytes a
+/// tier. Independent of `infer_waits` and of packing. Returns one sentence for each fault; empty:
+/// safe.
+[[nodiscard]] std::vector<std::string> check(const Schedule& schedule,
+                                             const memory::MemoryPlan& regions,
+                                             const TierBytes& planned);
+/// The same for the bytes that `regions` were packed into.
 [[nodiscard]] std::vector<std::string> check(const Schedule& schedule,
                                              const memory::MemoryPlan& regions);
 
