@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "terrace/kernels/op_args.h"
 #include "terrace/model/model.h"
@@ -38,6 +39,21 @@ struct Linear {
                       bool accumulate = false) const;
   void backward_weight(Work& work, Rows d_y, Rows x, const GradientView& d_weight) const;
   void backward_bias(Work& work, Rows d_y, const GradientView& d_bias) const;
+};
+
+/// Linears ([outputs, inputs], no bias) of one input whose results stand side by side in a row, as
+/// queries, keys and values do. Weights that all follow each other in memory without a gap are
+/// taken as one matrix, and so are gradients: a larger product is faster, and d_x is not read back
+/// to be added to. Otherwise each has a product of its own, which may round d_x in another order.
+struct SideBySide {
+  std::int64_t rows = 0;
+  std::int64_t inputs = 0;
+  std::span<const std::int64_t> outputs;  ///< of each linear; their sum is the width of y
+
+  void forward(Work& work, Rows x, std::span<const kernels::View> weights, Rows y) const;
+  /// d_x is f32.
+  void backward_input(Work& work, Rows d_y, std::span<const kernels::View> weights, Rows d_x) const;
+  void backward_weight(Work& work, Rows d_y, Rows x, std::span<const GradientView> d_weights) const;
 };
 
 }  // namespace terrace::model

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "linear.h"
 #include "unit.h"
 
@@ -25,7 +27,9 @@ class LlamaBlock final : public Unit {
         f_(config.intermediate_size),
         q_(config.num_attention_heads * config.head_dim),
         k_(config.num_key_value_heads * config.head_dim),
-        w_(q_ + 2 * k_) {}
+        w_(q_ + 2 * k_),
+        qkv_outputs_{q_, k_, k_},
+        gate_up_outputs_{f_, f_} {}
 
   [[nodiscard]] std::uint64_t saved_bytes(BatchShape shape) const override {
     Carver carver(nowhere());
@@ -76,6 +80,12 @@ class LlamaBlock final : public Unit {
   [[nodiscard]] Linear linear(BatchShape shape, std::int64_t inputs, std::int64_t outputs) const {
     return {shape.tokens(), inputs, outputs, WeightLayout::out_in};
   }
+  [[nodiscard]] SideBySide to_qkv(BatchShape shape) const {
+    return {shape.tokens(), c_, qkv_outputs_};
+  }
+  [[nodiscard]] SideBySide widen(BatchShape shape) const {
+    return {shape.tokens(), c_, gate_up_outputs_};
+  }
   [[nodiscard]] kernels::NormArgs norm(BatchShape shape) const {
     return {.kind = NormKind::rms,
             .epsilon = static_cast<float>(config_.norm_eps),
@@ -104,7 +114,6 @@ class LlamaBlock final : public Unit {
 
   void forward_attention(Work& work, const Pass& pass, const Saved& saved) const {
     const View x{pass.activations.input, compute_};
-    const View &q = saved.qkv, k = q.offset(q_), v = q.offset(q_ + k_);
     kernels::NormArgs norm1 = norm(pass.shape);
     norm1.input = x;
     norm1.weight = pass.weights[kNorm1];
@@ -112,10 +121,7 @@ class LlamaBlock final : public Unit {
     norm1.statistics = saved.statistics1;
     work.norm_forward(norm1);
 
-    const Linear to_q = linear(pass.shape, c_, q_), to_kv = linear(pass.shape, c_, k_);
-    to_q.forward(work, {.x = {saved.h1}, .weight = pass.weights[kQuery], .y = {q, w_}});
-    to_kv.forward(work, {.x = {saved.h1}, .weight = pass.weights[kKey], .y = {k, w_}});
-    to_kv.forward(work, {.x = {saved.h1}, .weight = pass.weights[kValue], .y = {v, w_}});
+    to_qkv(pass.shape).forward(work, {saved.h1}, pass.weights.subspan(kQuery, 3), {saved.qkv, w_});
     work.rotary(rotary(pass.shape, saved.qkv, false));
     work.attention_forward(
         packed_attention(config_, pass.shape, saved.qkv, saved.attention, saved.log_sum_exp));
@@ -135,10 +141,8 @@ class LlamaBlock final : public Unit {
     norm2.statistics = saved.statistics2;
     work.norm_forward(norm2);
 
-    const Linear widen = linear(pass.shape, c_, f_);
-    const View &gate = saved.gate_up, up = gate.offset(f_);
-    widen.forward(work, {.x = {saved.h2}, .weight = pass.weights[kGate], .y = {gate, 2 * f_}});
-    widen.forward(work, {.x = {saved.h2}, .weight = pass.weights[kUp], .y = {up, 2 * f_}});
+    widen(pass.shape)
+        .forward(work, {saved.h2}, pass.weights.subspan(kGate, 2), {saved.gate_up, 2 * f_});
     const View hidden = work.scratch().view(compute_, pass.shape.tokens() * f_);
     work.swiglu_forward(swiglu(pass.shape, saved, hidden));
 
@@ -159,24 +163,21 @@ class LlamaBlock final : public Unit {
 
     const Linear narrow = linear(pass.shape, f_, c_);
     narrow.backward_input(work, {d_y}, pass.weights[kDown], {hidden});
-    const View d_gate = saved.gate_up, d_up = d_gate.offset(f_);
     work.swiglu_backward({.rows = n,
                           .columns = f_,
                           .gate = saved.gate_up,
                           .up = saved.gate_up.offset(f_),
                           .d_output = hidden,
-                          .d_gate = d_gate,
-                          .d_up = d_up,
+                          .d_gate = saved.gate_up,
+                          .d_up = saved.gate_up.offset(f_),
                           .stride = 2 * f_,
                           .output = hidden});
     narrow.backward_weight(work, {d_y}, {hidden}, pass.gradients[kDown]);
 
-    const Linear widen = linear(pass.shape, c_, f_);
-    const Rows d_gate_rows{d_gate, 2 * f_}, d_up_rows{d_up, 2 * f_};
-    widen.backward_weight(work, d_gate_rows, {saved.h2}, pass.gradients[kGate]);
-    widen.backward_weight(work, d_up_rows, {saved.h2}, pass.gradients[kUp]);
-    widen.backward_input(work, d_gate_rows, pass.weights[kGate], {d_h2});
-    widen.backward_input(work, d_up_rows, pass.weights[kUp], {d_h2}, true);
+    const Rows d_gate_up{saved.gate_up, 2 * f_};
+    widen(pass.shape)
+        .backward_weight(work, d_gate_up, {saved.h2}, pass.gradients.subspan(kGate, 2));
+    widen(pass.shape).backward_input(work, d_gate_up, pass.weights.subspan(kGate, 2), {d_h2});
 
     backward_norm(work, pass, {saved.x1, saved.statistics2, d_h2, kNorm2});
     work.scratch().rewind(mark);
@@ -198,14 +199,9 @@ class LlamaBlock final : public Unit {
         d_attention, d_qkv));
     work.rotary(rotary(pass.shape, d_qkv, true));
 
-    const Linear to_q = linear(pass.shape, c_, q_), to_kv = linear(pass.shape, c_, k_);
-    const Rows d_q{d_qkv, w_}, d_k{d_qkv.offset(q_), w_}, d_v{d_qkv.offset(q_ + k_), w_};
-    to_q.backward_weight(work, d_q, {saved.h1}, pass.gradients[kQuery]);
-    to_kv.backward_weight(work, d_k, {saved.h1}, pass.gradients[kKey]);
-    to_kv.backward_weight(work, d_v, {saved.h1}, pass.gradients[kValue]);
-    to_q.backward_input(work, d_q, pass.weights[kQuery], {d_h1});
-    to_kv.backward_input(work, d_k, pass.weights[kKey], {d_h1}, true);
-    to_kv.backward_input(work, d_v, pass.weights[kValue], {d_h1}, true);
+    to_qkv(pass.shape)
+        .backward_weight(work, {d_qkv, w_}, {saved.h1}, pass.gradients.subspan(kQuery, 3));
+    to_qkv(pass.shape).backward_input(work, {d_qkv, w_}, pass.weights.subspan(kQuery, 3), {d_h1});
 
     const View x{pass.activations.input, compute_};
     backward_norm(work, pass, {x, saved.statistics1, d_h1, kNorm1});
@@ -236,6 +232,8 @@ class LlamaBlock final : public Unit {
   Config config_;
   DType compute_;
   std::int64_t c_, f_, q_, k_, w_;
+  std::array<std::int64_t, 3> qkv_outputs_;
+  std::array<std::int64_t, 2> gate_up_outputs_;
 };
 
 }  // namespace

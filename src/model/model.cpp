@@ -104,6 +104,20 @@ struct Model::Impl {
             found.parameters.size());
   }
 
+  /// Addresses for a unit's parameters or gradients that are never touched: all the same one, or
+  /// one tensor behind the other.
+  [[nodiscard]] std::vector<kernels::View> pretended(const UnitSpec& unit, DType dtype,
+                                                     bool end_to_end) const {
+    std::vector<kernels::View> views;
+    kernels::View next{nowhere(), dtype};
+    for (const int parameter : unit.parameters) {
+      views.push_back(next);
+      const auto& spec = inventory.parameters[static_cast<std::size_t>(parameter)];
+      if (end_to_end) next = next.offset(spec.elements());
+    }
+    return views;
+  }
+
   [[nodiscard]] int head_unit() const { return static_cast<int>(inventory.units.size()) - 1; }
 
   Config config;
@@ -137,36 +151,41 @@ std::int64_t Model::parameter_count() const {
 
 UnitMemory Model::memory(int unit, BatchShape shape) const {
   const UnitSpec& found = impl_->spec(unit);
-  const std::vector<kernels::View> weights(found.parameters.size(), {nowhere(), impl_->compute});
-  const std::vector<GradientView> gradients(found.parameters.size(),
-                                            {{nowhere(), DType::f32}, false});
-  const std::vector<GradientView> sums(found.parameters.size(), {{nowhere(), DType::f32}, true});
   const Batch batch{shape, {nowhere(), 0}, {nowhere(), 0}};
-  Pass pass = impl_->make_pass(unit, weights, batch, {nowhere(), nowhere(), nowhere(), nowhere()});
-  pass.gradients = gradients;
-  pass.d_boundary = nowhere();
+  const UnitActivations activations{nowhere(), nowhere(), nowhere(), nowhere()};
 
+  // Whether weights stand end to end, and whether a gradient is written or added to, makes other
+  // products of the operations: all are prepared.
   const auto measured = [&](auto&& call) {
-    Work work(impl_->ops);
-    call(work);
-    return work.scratch().peak();
-  };
-  // Written or added to, a gradient is another product to the operations: both are prepared.
-  const auto measured_backward = [&](auto&& call) {
-    pass.gradients = gradients;
-    const std::uint64_t written = measured(call);
-    pass.gradients = sums;
-    return std::max(written, measured(call));
+    std::uint64_t peak = 0;
+    for (const bool end_to_end : {false, true}) {
+      const std::vector<kernels::View> weights =
+          impl_->pretended(found, impl_->compute, end_to_end);
+      for (const bool accumulate : {false, true}) {
+        std::vector<GradientView> gradients;
+        for (const kernels::View& values : impl_->pretended(found, DType::f32, end_to_end)) {
+          gradients.push_back({values, accumulate});
+        }
+        Pass pass = impl_->make_pass(unit, weights, batch, activations);
+        pass.gradients = gradients;
+        pass.d_boundary = nowhere();
+        Work work(impl_->ops);
+        call(work, pass);
+        peak = std::max(peak, work.scratch().peak());
+      }
+    }
+    return peak;
   };
 
   UnitMemory memory;
   if (found.kind == UnitKind::head) {
     const Head& head = impl_->head;
-    memory.backward_scratch_bytes =
-        measured_backward([&](Work& work) { head.forward_backward(work, pass, 1, nowhere()); });
-    memory.forward_scratch_bytes = measured([&](Work& work) { head.loss(work, pass, nowhere()); });
+    memory.backward_scratch_bytes = measured(
+        [&](Work& work, const Pass& pass) { head.forward_backward(work, pass, 1, nowhere()); });
+    memory.forward_scratch_bytes =
+        measured([&](Work& work, const Pass& pass) { head.loss(work, pass, nowhere()); });
     for (const std::int64_t rows : {std::int64_t{1}, shape.rows}) {
-      const std::uint64_t bytes = measured([&](Work& work) {
+      const std::uint64_t bytes = measured([&](Work& work, const Pass& pass) {
         head.logits(work, pass, {nowhere(), static_cast<std::size_t>(rows)}, nowhere());
       });
       memory.forward_scratch_bytes = std::max(memory.forward_scratch_bytes, bytes);
@@ -178,8 +197,10 @@ UnitMemory Model::memory(int unit, BatchShape shape) const {
                           static_cast<std::uint64_t>(impl_->config.hidden_size) *
                           size_of(impl_->compute);
   memory.saved_bytes = part.saved_bytes(shape);
-  memory.forward_scratch_bytes = measured([&](Work& work) { part.forward(work, pass); });
-  memory.backward_scratch_bytes = measured_backward([&](Work& work) { part.backward(work, pass); });
+  memory.forward_scratch_bytes =
+      measured([&](Work& work, const Pass& pass) { part.forward(work, pass); });
+  memory.backward_scratch_bytes =
+      measured([&](Work& work, const Pass& pass) { part.backward(work, pass); });
   return memory;
 }
 

@@ -30,12 +30,13 @@ double tolerance_of(DType dtype) {
   return kCancellation * std::sqrt(kStages) * u;
 }
 
-void expect_matches_reference(const Config& config, DType dtype, BatchShape shape) {
+void expect_matches_reference(const Config& config, DType dtype, BatchShape shape,
+                              Rig::Placement placement) {
   SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.sequence << " in "
-                                  << name_of(dtype)
-                                  << (config.tie_word_embeddings ? ", tied" : ""));
+                                  << name_of(dtype) << (config.tie_word_embeddings ? ", tied" : "")
+                                  << (placement == Rig::Placement::apart ? "" : ", end to end"));
   const double tolerance = tolerance_of(dtype);
-  Rig rig(config, dtype, shape);
+  Rig rig(config, dtype, shape, 1, placement);
   rig.randomize(11);
   const HostBatch batch = random_batch(shape, config.vocab_size, 5);
   const reference::LossAndGradients expected =
@@ -62,9 +63,11 @@ void expect_matches_reference(const Config& config, DType dtype, BatchShape shap
 }
 
 void expect_matches_in_all_shapes(const Config& config, DType dtype) {
-  expect_matches_reference(config, dtype, {2, 9});
-  expect_matches_reference(config, dtype, {1, 17});
-  expect_matches_reference(config, dtype, {3, 1});
+  for (const auto placement : {Rig::Placement::apart, Rig::Placement::end_to_end}) {
+    expect_matches_reference(config, dtype, {2, 9}, placement);
+    expect_matches_reference(config, dtype, {1, 17}, placement);
+    expect_matches_reference(config, dtype, {3, 1}, placement);
+  }
 }
 
 TEST(Gradient, llama_matches_the_reference_in_f32) {

@@ -55,7 +55,7 @@ bool GuardedMemory::guard_intact() const {
   return std::all_of(guard, guard + kGuardBytes, [](unsigned char b) { return b == kGuardByte; });
 }
 
-Rig::Rig(const Config& config, DType compute, BatchShape shape, int threads)
+Rig::Rig(const Config& config, DType compute, BatchShape shape, int threads, Placement placement)
     : log_([](LogLevel, std::string_view) {}),
       compute_(compute),
       device_(device::make_host_device()),
@@ -80,17 +80,32 @@ Rig::Rig(const Config& config, DType compute, BatchShape shape, int threads)
   tokens_ = make(static_cast<std::uint64_t>(shape.tokens()) * sizeof(std::int32_t));
   targets_ = make(tokens_->bytes());
   loss_ = make(sizeof(double));
-  for (const ParameterSpec& parameter : model_->parameters()) {
-    const auto elements = static_cast<std::uint64_t>(parameter.elements());
-    device_weights_.emplace_back(*device_, elements * size_of(compute));
-    device_gradients_.emplace_back(*device_, elements * sizeof(float));
-  }
+  place_parameters(placement);
+}
+
+void Rig::place_parameters(Placement placement) {
+  const auto place = [&](std::vector<GuardedMemory>& memory, std::vector<device::Pointer>& at,
+                         std::uint64_t element_bytes) {
+    if (placement == Placement::end_to_end) {
+      const auto elements = static_cast<std::uint64_t>(model_->parameter_count());
+      memory.emplace_back(*device_, elements * element_bytes);
+    }
+    std::uint64_t first = 0;
+    for (const ParameterSpec& parameter : model_->parameters()) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(parameter.elements()) * element_bytes;
+      if (placement == Placement::apart) memory.emplace_back(*device_, bytes);
+      at.push_back(memory.back().pointer() + (placement == Placement::apart ? 0 : first));
+      first += bytes;
+    }
+  };
+  place(device_weights_, weight_at_, size_of(compute_));
+  place(device_gradients_, gradient_at_, sizeof(float));
 }
 
 void Rig::set_weights(const std::vector<std::vector<float>>& weights) {
   weights_ = weights;
   for (std::size_t p = 0; p < weights_.size(); ++p) {
-    const device::Pointer target = device_weights_[p].pointer();
+    const device::Pointer target = weight_at_[p];
     for (std::size_t i = 0; i < weights_[p].size(); ++i) {
       if (compute_ == DType::f32) {
         target.raw<float>()[i] = weights_[p][i];
@@ -132,7 +147,7 @@ std::map<std::string, std::vector<double>> Rig::named_weights() const {
 std::vector<kernels::View> Rig::unit_weights(int unit) const {
   std::vector<kernels::View> views;
   for (const int p : model_->units()[static_cast<std::size_t>(unit)].parameters) {
-    views.push_back({device_weights_[static_cast<std::size_t>(p)].pointer(), compute_});
+    views.push_back({weight_at_[static_cast<std::size_t>(p)], compute_});
   }
   return views;
 }
@@ -143,7 +158,7 @@ std::vector<GradientView> Rig::unit_gradients(int unit, bool accumulate,
   std::vector<GradientView> views;
   for (const int parameter : model_->units()[static_cast<std::size_t>(unit)].parameters) {
     const auto p = static_cast<std::size_t>(parameter);
-    views.push_back({{device_gradients_[p].pointer(), DType::f32}, accumulate || written[p]});
+    views.push_back({{gradient_at_[p], DType::f32}, accumulate || written[p]});
     written[p] = true;
   }
   return views;
@@ -231,9 +246,9 @@ std::vector<std::vector<float>> Rig::logits(const HostBatch& host_batch,
 
 std::vector<std::vector<float>> Rig::gradients() const {
   std::vector<std::vector<float>> gradients;
-  for (const GuardedMemory& memory : device_gradients_) {
-    const auto* first = memory.pointer().raw<float>();
-    gradients.emplace_back(first, first + memory.bytes() / sizeof(float));
+  for (std::size_t p = 0; p < gradient_at_.size(); ++p) {
+    const auto* first = gradient_at_[p].raw<float>();
+    gradients.emplace_back(first, first + model_->parameters()[p].elements());
   }
   return gradients;
 }

@@ -51,7 +51,10 @@ struct StepOptions {
 /// without moving anything. Every call checks the guards and poisons scratch.
 class Rig {
  public:
-  Rig(const Config& config, DType compute, BatchShape shape, int threads = 1);
+  /// How parameters lie in memory, and gradients: each guarded by itself, or one behind the other.
+  enum class Placement { apart, end_to_end };
+  Rig(const Config& config, DType compute, BatchShape shape, int threads = 1,
+      Placement placement = Placement::apart);
 
   [[nodiscard]] const Model& model() const { return *model_; }
   /// The weights as the model sees them: rounded to the compute dtype.
@@ -77,6 +80,7 @@ class Rig {
   [[nodiscard]] std::vector<GradientView> unit_gradients(int unit, bool accumulate,
                                                          std::vector<bool>& written) const;
   [[nodiscard]] UnitActivations activations(int unit, bool shared_saved) const;
+  void place_parameters(Placement placement);
   Batch upload(const HostBatch& batch);
   void forward_units(const Batch& batch, bool recompute);
   void forward_unit(int unit, const Batch& batch, bool recompute);
@@ -91,6 +95,7 @@ class Rig {
   int head_;
   std::vector<std::vector<float>> weights_;
   std::vector<GuardedMemory> device_weights_, device_gradients_, boundaries_, saved_;
+  std::vector<device::Pointer> weight_at_, gradient_at_;  ///< by parameter
   std::unique_ptr<GuardedMemory> shared_saved_, scratch_, d_boundary_, tokens_, targets_, loss_;
 };
 

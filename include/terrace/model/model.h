@@ -78,7 +78,9 @@ struct UnitActivations {
 /// A transformer as a row of units. It owns no parameters, no activations and no stream, and does
 /// not know where they live or that they move: each call gets views. All calls only enqueue on
 /// `stream`, in order; memory given to a call must stay valid until the stream has passed it.
-/// Results are a function of the inputs and shapes alone, bit for bit.
+/// Results are a function of the inputs and shapes alone, bit for bit; and of whether the weights
+/// that meet one input (queries, keys, values; gate, up) stand end to end, as they do in a packed
+/// unit: these are then one product.
 class Model {
  public:
   /// `compute` is the dtype of parameters and activations: f32 or bf16. `ops` outlives the model.
