@@ -181,7 +181,7 @@ std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& 
           options.parameters);
   require(options.repetitions > 0, ErrorKind::usage, "--repetitions is {}, expected 1 or more.",
           options.repetitions);
-  Workers workers(choose_threads(options.threads).threads);
+  Workers workers(choose_threads(options.threads));
   Range range(options.parameters, workers);
   std::vector<Variant> variants = variants_of(options, range);
   for (int round = 0; round <= options.repetitions; ++round) {

@@ -37,7 +37,9 @@ void take_fallbacks(Findings& findings, const Log& log) {
 
 void examine_processor(Findings& findings) {
   const ThreadCount threads = choose_threads(0);
-  findings.facts.emplace_back("threads", fmt::format("{} ({})", threads.threads, threads.reason));
+  findings.facts.emplace_back("threads", threads.describe());
+  const std::size_t nodes = read_topology().nodes.size();
+  findings.facts.emplace_back("NUMA nodes", nodes > 0 ? fmt::format("{}", nodes) : "not known");
   Log log = quiet_log();
   const auto ops = kernels::make_cpu_ops({.threads = threads.threads}, log);
   findings.facts.emplace_back("kernels", ops->description());

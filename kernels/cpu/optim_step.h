@@ -37,9 +37,6 @@ struct StepJob {
   bool stream_parameter = false;
 };
 
-/// Parameters that one task of a worker takes at least: some 28 bytes each, so 450 KiB.
-inline constexpr std::int64_t kStepGrain = 1 << 14;
-
 /// Parameters of a chunk from which on it is no use to leave the new ones in a cache.
 inline constexpr std::int64_t kStreamCount = 1 << 19;
 

@@ -250,7 +250,7 @@ void Trainer::write_record() const {
   record.device = setup_.device->name();
   record.kernels = setup_.ops->description();
   record.placement = chosen_.placement;
-  record.threads = fmt::format("{} ({})", setup_.threads.threads, setup_.threads.reason);
+  record.threads = setup_.threads.describe();
   if (const auto found = executor_->disk_capabilities()) {
     const io::Capabilities& can = *found;
     record.disk_engine =

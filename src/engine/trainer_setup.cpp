@@ -25,7 +25,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
       context_(context),
       output_(settings_.output, context.log),
       setup_(set_up(settings_, context.log)),
-      workers_(setup_.threads.threads) {
+      workers_(setup_.threads) {
   settings_.numerics.dtype = setup_.dtype;
   resolve_batch(settings_.batch, 1);
   output_.require_kept(setup_.source.folder);
@@ -121,7 +121,7 @@ void Trainer::print_tables() const {
                             batch_.samples_per_step(), batch_.accumulation, batch_.micro_batch)},
       {"learning rate", fmt::format("{}", learning_rate_)},
       {"kernels", setup_.ops->description()},
-      {"threads", fmt::format("{} ({})", setup_.threads.threads, setup_.threads.reason)},
+      {"threads", setup_.threads.describe()},
       {"placement", chosen_.placement},
       {"updates", plan.updates_before_decision
                       ? "under backward, each chunk when its gradient is final"
@@ -155,7 +155,7 @@ OptimizerSetup Trainer::optimizer_setup() const {
   setup.max_grad_norm = settings_.optimizer.max_grad_norm;
   setup.skips_max = settings_.optimizer.max_skipped_steps;
   setup.seed = static_cast<std::uint64_t>(settings_.numerics.seed);
-  setup.threads = setup_.threads.threads;
+  setup.threads = setup_.threads;
   return setup;
 }
 

@@ -1,3 +1,4 @@
+#include "first_touch.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -12,6 +13,7 @@ namespace fs = std::filesystem;
 void Trainer::allocate() {
   const plan::Plan& plan = chosen_.plan;
   memory_ = std::make_unique<RunMemory>(*setup_.device, plan.memory);
+  touch_first(plan, *memory_, workers_);
 }
 
 void Trainer::make_store() {

@@ -219,7 +219,8 @@ TEST(Program, doctor_tries_a_swap_folder_and_leaves_nothing_there) {
   std::filesystem::create_directory(folder);
   const Result result = run({"doctor", "--swap", folder.string(), "--json"});
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("\"threads\""), HasSubstr("disk " + folder.string())));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("\"threads\""), HasSubstr("\"NUMA nodes\""),
+                                HasSubstr("disk " + folder.string())));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove(folder);
   expect_one_sentence(run({"doctor", "--swap", folder.string()}), 2);

@@ -85,6 +85,11 @@ struct Coefficients {
   std::uint64_t step = 0;  ///< likewise
 };
 
+/// The step is cut among threads at multiples of so many parameters: some 28 bytes each, so
+/// 450 KiB. Who touches a chunk's memory first in a loop of `count` by this leaves each NUMA node
+/// with what its threads will update.
+inline constexpr std::int64_t kStepGrain = 1 << 14;
+
 /// One fused pass over a chunk: reads the gradient and the state, applies `rule`, writes state and
 /// parameter. The result is the same to the bit for every target, number of threads, alignment and
 /// cut of a range into chunks: each element depends on its own values, the coefficients and, where
