@@ -11,8 +11,8 @@
 namespace terrace::tools {
 namespace {
 
-constexpr std::array<std::string_view, 6> kSettings = {"model", "data", "max_length",
-                                                       "dtype", "bf16", "threads"};
+constexpr std::array<std::string_view, 7> kSettings = {
+    "model", "data", "max_length", "dtype", "bf16", "host_memory", "threads"};
 
 }  // namespace
 

@@ -7,8 +7,8 @@
 namespace terrace::tools {
 namespace {
 
-constexpr std::array<std::string_view, 5> kSettings = {"model", "max_length", "dtype", "bf16",
-                                                       "threads"};
+constexpr std::array<std::string_view, 6> kSettings = {"model", "max_length",  "dtype",
+                                                       "bf16",  "host_memory", "threads"};
 
 }  // namespace
 

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <numeric>
 
+#include "budgets.h"
 #include "optimizer_tasks.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/random.h"
+#include "terrace/core/units.h"
 #include "terrace/engine/planning.h"
 #include "terrace/engine/state_transfer.h"
 
@@ -51,11 +53,23 @@ RunSetup set_up_with_weights(const Settings& settings, Log& log) {
   return setup;
 }
 
-plan::PlanRequest inference_request(plan::Purpose purpose, model::BatchShape shape) {
+/// The plan of forwards alone, the model's parameters on the device. Errors: does_not_fit, naming
+/// need and budget; `lower` is what makes it less.
+plan::Plan plan_forwards(const RunSetup& setup, const Settings& settings, plan::Purpose purpose,
+                         model::BatchShape shape, std::string_view lower) {
   plan::PlanRequest request;
   request.purpose = purpose;
   request.micro_batch = shape;
-  return request;
+  plan::Plan plan = plan::make_plan(*setup.model, *setup.layout, request);
+  const Budgets budgets = budgets_of(settings.placement);
+  const Need need(plan);
+  require(need.fits(budgets), ErrorKind::does_not_fit,
+          "{} with {} x {} tokens at a time needs {} of RAM, {} of it for parameters, but {} "
+          "allows {}: {}",
+          setup.source.name, shape.rows, shape.sequence, format_bytes(need.process_bytes),
+          format_bytes(plan.kept_bytes(StateKind::parameter)), budgets.source,
+          format_bytes(budgets.process_bytes), lower);
+  return plan;
 }
 
 }  // namespace
@@ -85,8 +99,8 @@ Evaluation evaluate_model(const Settings& settings, Log& log) {
   shape.rows = settings.batch.micro.value_or(kEvaluationRows);
   const RunData data = open_data(settings, setup.source, shape.sequence, log);
   const data::Loader loader(data.training->sequences(), {0, false, 1});
-  plan::Plan plan = plan::make_plan(*setup.model, *setup.layout,
-                                    inference_request(plan::Purpose::evaluate, shape));
+  plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::evaluate, shape,
+                                  "raise --host_memory, or lower --batch_size or --max_length");
   LoadedModel loaded(std::move(setup), std::move(plan), log);
   return evaluate(loaded.executor, loader, shape.rows);
 }
@@ -158,8 +172,8 @@ std::int64_t generate(const Settings& settings, const GenerateOptions& options, 
   model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
   shape = {1, std::min(shape.sequence, wanted)};
   const std::vector<std::int64_t> ends = setup.source.eos_token_ids;
-  plan::Plan plan = plan::make_plan(*setup.model, *setup.layout,
-                                    inference_request(plan::Purpose::generate, shape));
+  plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::generate, shape,
+                                  "raise --host_memory, or lower --max_length or --max_new_tokens");
   LoadedModel loaded(std::move(setup), std::move(plan), log);
 
   Sampler sampler(options, static_cast<std::size_t>(loaded.setup.source.config.vocab_size));

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
+#include "budgets.h"
 #include "run_store.h"
-#include "terrace/core/container.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 
@@ -15,10 +14,6 @@ namespace terrace::engine {
 namespace {
 
 using memory::Tier;
-
-/// What the program takes beside its plan: code, libraries, thread stacks, matrix products' code.
-/// Runs of `tiny` and `small` were seen to have 34 to 40 MiB more resident than their plans say.
-constexpr std::uint64_t kProgramBytes = 64 * kMiB;
 
 /// Far above what any machine computes at once, and low enough that its memory is soon added up.
 constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
@@ -29,9 +24,6 @@ constexpr std::int64_t kAccumulationMax = 4096;
 /// Chunks in flight where RAM is left for them. Four keep disks and optimizer at work; with eight
 /// none of them waits for one that another lane is late with.
 constexpr int kChunkSlotsMax = 8;
-
-/// Share of the free memory that a run takes when no budget is given.
-constexpr double kDefaultBudgetShare = 0.9;
 
 std::optional<Tier> pinned_tier(Placement placement) {
   switch (placement) {
@@ -103,27 +95,6 @@ plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanReq
   return streamed && request.micro_batches > 1 ? plan::MicroBatchOrder::unit_major
                                                : plan::MicroBatchOrder::batch_major;
 }
-
-/// What a plan may take.
-struct Budgets {
-  std::uint64_t process_bytes = 0;  ///< of RAM, the program itself included
-  std::uint64_t device_bytes = std::numeric_limits<std::uint64_t>::max();
-};
-
-/// What a plan takes.
-struct Need {
-  explicit Need(const plan::Plan& plan)
-      : process_bytes(plan.memory.bytes(Tier::device) + plan.memory.bytes(Tier::host) +
-                      kProgramBytes),
-        device_bytes(plan.memory.bytes(Tier::device)) {}
-
-  [[nodiscard]] bool fits(const Budgets& budgets) const {
-    return process_bytes <= budgets.process_bytes && device_bytes <= budgets.device_bytes;
-  }
-
-  std::uint64_t process_bytes;  ///< the host device's memory is RAM too
-  std::uint64_t device_bytes;
-};
 
 /// A placement to try. `fills`: as much of the state is kept on the resident tier as fits there.
 struct Candidate {
@@ -306,21 +277,9 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                        const shard::Layout& layout, const PlanBasis& basis) {
   ChosenPlan chosen;
-  const auto& budget = settings.placement.host_memory;
-  if (budget) {
-    const Limit whole = total_memory();
-    chosen.budget_bytes = budget->of(static_cast<std::uint64_t>(whole.value));
-    chosen.budget_source = "--host_memory";
-  } else {
-    const Limit free = available_memory();
-    chosen.budget_bytes = static_cast<std::uint64_t>(free.value * kDefaultBudgetShare);
-    chosen.budget_source = fmt::format("90 % of {}", free.source);
-  }
-  Budgets budgets;
-  budgets.process_bytes = chosen.budget_bytes;
-  if (const auto& limit = settings.placement.device_memory) {
-    budgets.device_bytes = limit->of(static_cast<std::uint64_t>(total_memory().value));
-  }
+  const Budgets budgets = budgets_of(settings.placement);
+  chosen.budget_bytes = budgets.process_bytes;
+  chosen.budget_source = budgets.source;
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
                          settings.placement.parameters.device == Placement::automatic;
   auto make = [&](const plan::Placement& placement, int slots_min = 1) {

@@ -30,8 +30,9 @@ struct Evaluation {
                                   std::int64_t rows);
 
 /// Evaluates the model of `settings.model` (a folder, a checkpoint or an output folder) on
-/// `settings.data.files`. Errors: usage for a preset, which has no weights; as `set_up`,
-/// `open_data`.
+/// `settings.data.files`. Errors: does_not_fit, before anything is allocated, when the model and
+/// one batch are more than `--host_memory` allows; usage for a preset, which has no weights; as
+/// `set_up`, `open_data`.
 [[nodiscard]] Evaluation evaluate_model(const Settings& settings, Log& log);
 
 struct GenerateOptions {
@@ -46,8 +47,8 @@ struct GenerateOptions {
 /// Continues a prompt, token by token: each is drawn by a counter-based generator keyed by (seed,
 /// position), so the same call gives the same text. Hands each piece of text to `take` as it comes.
 /// Positions beyond the model's length see the last ones only. Returns the number of tokens drawn.
-/// Errors: data, when the model's tokenizer is not supported; usage for a preset or a prompt that
-/// the tokenizer cannot encode.
+/// Errors: does_not_fit as `evaluate_model`; data, when the model's tokenizer is not supported;
+/// usage for a preset or a prompt that the tokenizer cannot encode.
 std::int64_t generate(const Settings& settings, const GenerateOptions& options, Log& log,
                       const std::function<void(std::string_view)>& take);
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "terrace/engine/settings.h"
+#include "terrace/plan/plan.h"
+
+namespace terrace::engine {
+
+/// What a plan may take.
+struct Budgets {
+  std::uint64_t process_bytes = 0;  ///< of RAM, the program itself included
+  std::string source;               ///< of that: the flag, or the limit it was read from
+  std::uint64_t device_bytes = std::numeric_limits<std::uint64_t>::max();
+};
+
+/// The budgets that are given, else of RAM most of what the container has left.
+[[nodiscard]] Budgets budgets_of(const PlacementSettings& settings);
+
+/// What a plan takes.
+struct Need {
+  explicit Need(const plan::Plan& plan);
+
+  [[nodiscard]] bool fits(const Budgets& budgets) const {
+    return process_bytes <= budgets.process_bytes && device_bytes <= budgets.device_bytes;
+  }
+
+  std::uint64_t process_bytes;  ///< the host device's memory is RAM too
+  std::uint64_t device_bytes;
+};
+
+}  // namespace terrace::engine

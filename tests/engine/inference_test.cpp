@@ -1,0 +1,88 @@
+#include "terrace/engine/inference.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/training.h"
+#include "terrace/core/units.h"
+
+// Evaluating and generating with a model's folder.
+
+namespace terrace::engine::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class InferenceTest : public TrainingTest {
+ protected:
+  [[nodiscard]] Settings within(std::uint64_t host_bytes) const {
+    Settings settings = this->settings("");
+    settings.batch = {};
+    settings.placement.host_memory = Budget{.bytes = host_bytes};
+    return settings;
+  }
+  [[nodiscard]] static std::string generated(const Settings& settings) {
+    Log log([](LogLevel, std::string_view) {});
+    std::string text;
+    (void)generate(settings, {.prompt = "memory", .tokens_max = 4, .stop_at_end = false}, log,
+                   [&](std::string_view piece) { text += piece; });
+    return text;
+  }
+  [[nodiscard]] static Evaluation evaluated(const Settings& settings) {
+    Log log([](LogLevel, std::string_view) {});
+    return evaluate_model(settings, log);
+  }
+  /// What `function` throws; a failure if it does not.
+  template <class Function>
+  [[nodiscard]] static Error error_of(Function&& function) {
+    try {
+      (void)function();
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was refused";
+    return {ErrorKind::internal, "", __FILE__, __LINE__};
+  }
+};
+
+TEST_F(InferenceTest, a_budget_that_is_enough_changes_nothing) {
+  const Evaluation free = evaluated(within(16 * kGiB));
+  const Evaluation bounded = evaluated(within(80 * kMiB));
+  EXPECT_GT(free.tokens, 0);
+  EXPECT_TRUE(std::isfinite(free.loss));
+  EXPECT_EQ(free.loss, bounded.loss);
+  EXPECT_EQ(generated(within(16 * kGiB)), generated(within(80 * kMiB)));
+}
+
+TEST_F(InferenceTest, a_budget_below_the_need_is_refused_before_the_weights_are_opened) {
+  // Whoever goes on to read them finds that they are gone, which is another error.
+  for (const auto& entry : fs::directory_iterator(folder_ / "model")) {
+    if (entry.path().extension() == ".safetensors") fs::remove(entry.path());
+  }
+  const Settings small = within(kMiB);
+  for (const Error& error :
+       {error_of([&] { return evaluated(small); }), error_of([&] { return generated(small); })}) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit) << error.what();
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("1.00 MiB"), HasSubstr("of it for parameters"),
+                                    HasSubstr("raise --host_memory, or lower ")));
+  }
+  const Settings enough = within(80 * kMiB);
+  EXPECT_EQ(error_of([&] { return evaluated(enough); }).kind(), ErrorKind::data);
+  EXPECT_EQ(error_of([&] { return generated(enough); }).kind(), ErrorKind::data);
+}
+
+TEST_F(InferenceTest, a_larger_batch_needs_more_and_is_told_from_a_smaller_one) {
+  Settings settings = within(80 * kMiB);
+  EXPECT_GT(evaluated(settings).tokens, 0);
+  settings.batch.micro = 60'000;
+  const Error error = error_of([&] { return evaluated(settings); });
+  EXPECT_EQ(error.kind(), ErrorKind::does_not_fit) << error.what();
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("60000 x 16 tokens"), HasSubstr("80.0")));
+}
+
+}  // namespace
+}  // namespace terrace::engine::testing
