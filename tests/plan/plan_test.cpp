@@ -463,6 +463,64 @@ TEST_F(PlanTest, chunks_cover_each_flat_once_in_order_and_the_resident_ones_come
   EXPECT_GT(resident, half - request.chunk_elements);
 }
 
+/// The most bytes of a purpose that are live at once on a tier, by the regions' lifetimes.
+std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, Tier tier) {
+  std::uint64_t most = 0;
+  for (const memory::Region& at : plan.memory.regions()) {
+    if (at.persistent()) continue;
+    std::uint64_t now = 0;
+    for (const memory::Region& region : plan.memory.regions()) {
+      const bool live = region.first_use <= at.first_use && at.first_use <= region.last_use;
+      if (live && region.purpose == purpose && region.tier == tier) now += region.bytes;
+    }
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+class UntiedPlanTest : public PlanTest {
+ protected:
+  UntiedPlanTest() : PlanTest(model::awkward_llama(false)) {}
+};
+
+TEST_F(UntiedPlanTest, slots_of_parameters_and_gradients_are_whole_flats_of_a_few_units) {
+  std::vector<std::uint64_t> elements;  // by unit
+  for (int unit = 0; unit < static_cast<int>(model_.units().size()); ++unit) {
+    elements.push_back(0);
+    for (const int flat : layout_.flats_of_unit(unit)) {
+      elements.back() += static_cast<std::uint64_t>(layout_.flat(flat).elements);
+    }
+  }
+  const std::uint64_t largest = *std::ranges::max_element(elements);
+  PlanRequest request = early_request();
+  request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+  for (const int prefetch : {0, 1, 2}) {
+    SCOPED_TRACE(prefetch);
+    request.prefetch_units = prefetch;
+    std::vector<std::vector<std::uint64_t>> by_chunk;
+    for (const std::int64_t chunk : {2048, 1 << 16}) {
+      request.chunk_elements = chunk;
+      const Plan plan = make(request);
+      const auto units = static_cast<std::uint64_t>(prefetch) + 1;
+      by_chunk.push_back({most_at_once(plan, "gradient sums", Tier::device) / 4,
+                          most_at_once(plan, "parameter slots", Tier::device) / 2,
+                          most_at_once(plan, "gradient slots", Tier::device) / 2,
+                          most_at_once(plan, "gradient slots", Tier::host) / 2});
+      const std::vector<std::uint64_t>& held = by_chunk.back();
+      EXPECT_EQ(held[0], largest) << "of one unit";
+      EXPECT_THAT(held[1], testing::AllOf(testing::Ge(largest), testing::Le(units * largest)));
+      for (const std::uint64_t gradients : {held[2], held[3]}) {
+        EXPECT_THAT(gradients, testing::AllOf(testing::Ge(largest), testing::Le(2 * largest)));
+      }
+      // Whole blocks: a page more for each flat.
+      const std::uint64_t read = most_at_once(plan, "parameter slots", Tier::host);
+      EXPECT_LE(read, 2 * (largest * 2 + 4096 * layout_.flats().size()));
+      EXPECT_GE(read, largest * 2);
+    }
+    EXPECT_EQ(by_chunk[0], by_chunk[1]) << "the chunk does not change them";
+  }
+}
+
 TEST_F(PlanTest, an_update_before_the_decision_drops_gradients_and_holds_the_next_step_back) {
   PlanRequest request = early_request();
   request.placement = {Tier::disk, Tier::disk, Tier::host, 0};

@@ -57,6 +57,16 @@ enum class Purpose { train, evaluate, generate };
 /// gathers a unit's when it is visited. The few bytes that the ranks agree on when a step is
 /// decided are no task of their own. Source: Rajbhandari et al., ZeRO, 2019.
 
+/// Note on slots. The optimizer's state moves in chunks of at most `chunk_elements`, whatever the
+/// tensors: a flat that is larger (an embedding's) is read, updated, written, loaded and saved in
+/// several, and any chunk slot holds any chunk. Parameters and gradients move a flat at a time, as
+/// kernels take whole tensors: a slot is as large as its flat, and no flat is split. So whatever
+/// the chunk, the least that a plan takes beside activations is, of the largest units: on the
+/// device the FP32 gradient sums of one (with accumulation in batch-major order: of all), where
+/// parameters are streamed those of `prefetch_units` + 1 in a row, and where gradients leave the
+/// device two of them rounded; on the host, where parameters are on disk, those of two, and where
+/// gradients are not kept, two of them. The sums of a tied weight's users are held until the last.
+
 /// What a plan is made for.
 struct PlanRequest {
   Purpose purpose = Purpose::train;
