@@ -10,6 +10,7 @@
 #include "terrace/core/container.h"
 #include "terrace/core/units.h"
 #include "terrace/core/workers.h"
+#include "terrace/device/gpu.h"
 #include "terrace/io/aligned_memory.h"
 #include "terrace/io/engine.h"
 #include "terrace/io/free_space.h"
@@ -60,12 +61,9 @@ void examine_memory(Findings& findings) {
 
 /// A GPU that is found and cannot be used is said, with the reason.
 void examine_gpu(Findings& findings) {
-  const bool present = fs::exists("/dev/nvidiactl");
-  findings.facts.emplace_back("GPU", present ? "found, not used" : "none found");
-  if (present) {
-    findings.advice.emplace_back(
-        "an NVIDIA driver is loaded, but this build computes on the host device only");
-  }
+  const device::GpuSearch search = device::look_for_gpu();
+  findings.facts.emplace_back("GPU", search.found ? "found, not used" : "none found");
+  if (search.found) findings.advice.push_back(search.reason);
 }
 
 /// A file that is removed at the end.

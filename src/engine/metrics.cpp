@@ -1,6 +1,7 @@
 #include "metrics.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <array>
 #include <cmath>
@@ -101,13 +102,16 @@ void MetricsFile::write(const StepMetrics& metrics) {
 
 void write_run_record(const std::filesystem::path& path, const Settings& settings,
                       const plan::Plan& plan, const RunRecordContents& contents) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
+  ::utsname system{};
+  (void)::uname(&system);  // cannot fail for a valid pointer
   Json record;
   record["schema"] = "terrace-run-1";
   record["version"] = TERRACE_VERSION;
+  record["libraries"] = TERRACE_LIBRARIES;
+  record["compiler"] = __VERSION__;
+  record["system"] = fmt::format("{} {} {}", system.sysname, system.release, system.machine);
   record["written"] = utc_now();
-  record["host"] = host.data();
+  record["host"] = system.nodename;
   record["command"] = contents.command;
   record["device"] = contents.device;
   record["kernels"] = contents.kernels;

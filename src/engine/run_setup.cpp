@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "terrace/core/error.h"
+#include "terrace/device/gpu.h"
 #include "terrace/engine/planning.h"
 #include "terrace/kernels/cpu.h"
 
@@ -18,6 +19,12 @@ RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
   setup.threads = choose_threads(static_cast<int>(settings.ranks.threads));
   setup.source = find_model(settings.model, log);
   setup.device = device::make_host_device();
+  setup.device_reason = "as asked";
+  if (settings.placement.device == DeviceChoice::automatic) {
+    const device::GpuSearch search = device::look_for_gpu();
+    setup.device_reason = search.reason;
+    if (search.found && use == SetupUse::run) log.fallback("device", search.reason);
+  }
   kernels::CpuOptions cpu;
   cpu.threads = setup.threads.threads;
   setup.ops = kernels::make_cpu_ops(cpu, log);

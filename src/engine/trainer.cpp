@@ -247,7 +247,7 @@ void Trainer::report(const StepOutcome& outcome, double step_seconds,
 void Trainer::write_record() const {
   RunRecordContents record;
   record.command = context_.command;
-  record.device = setup_.device->name();
+  record.device = fmt::format("{} ({})", setup_.device->name(), setup_.device_reason);
   record.kernels = setup_.ops->description();
   record.placement = chosen_.placement;
   record.threads = setup_.threads.describe();

@@ -120,6 +120,7 @@ void Trainer::print_tables() const {
       {"steps", fmt::format("{} of {} sequences ({} micro-batches of {})", total_steps_,
                             batch_.samples_per_step(), batch_.accumulation, batch_.micro_batch)},
       {"learning rate", fmt::format("{}", learning_rate_)},
+      {"device", fmt::format("{} ({})", setup_.device->name(), setup_.device_reason)},
       {"kernels", setup_.ops->description()},
       {"threads", setup_.threads.describe()},
       {"placement", chosen_.placement},

@@ -106,6 +106,11 @@ TEST_F(OutputTest, each_row_of_the_metrics_has_every_key_and_the_plans_bytes) {
   EXPECT_EQ(step, 6);
   EXPECT_EQ(record.at("total_steps"), 6);
   EXPECT_EQ(record.at("command"), "a test");
+  EXPECT_THAT(record.at("device").get<std::string>(), ::testing::StartsWith("host ("));
+  EXPECT_THAT(record.at("libraries").get<std::string>(),
+              ::testing::ContainsRegex("oneDNN [0-9].*liburing [0-9].*Highway [0-9]"));
+  EXPECT_THAT(record.at("system").get<std::string>(), HasSubstr("Linux "));
+  EXPECT_FALSE(record.at("compiler").get<std::string>().empty());
   EXPECT_FALSE(record.at("memory").empty());
 }
 

@@ -20,6 +20,7 @@ struct RunSetup {
   ThreadCount threads;
   ModelSource source;
   std::unique_ptr<device::Device> device;
+  std::string device_reason;  ///< why it is this one: a clause
   std::unique_ptr<kernels::Ops> ops;
   DType dtype = DType::f32;
   std::unique_ptr<model::Model> model;
@@ -29,7 +30,8 @@ struct RunSetup {
 /// What a setup is for: to run, or only to plan, for which ranks that are not here may be counted.
 enum class SetupUse { run, plan };
 
-/// Errors: usage for a device, a dtype or ranks that are not there; as `find_model`.
+/// A GPU that is found and not used is said in the log, with the reason, unless the host device was
+/// asked for. Errors: usage for a device, a dtype or ranks that are not there; as `find_model`.
 [[nodiscard]] RunSetup set_up(const Settings& settings, Log& log, SetupUse use = SetupUse::run);
 
 /// A run's samples.
