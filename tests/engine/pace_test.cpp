@@ -50,7 +50,9 @@ TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane) {
   settings.pacing = {10'000'000, 2'000'000, 5'000'000, 5'000'000, 10'000'000, 1e9};
   EXPECT_THAT(run(settings), ElementsAreArray(reference));
 
-  // Over all steps: one may begin with what a sleep of the step before was too long.
+  // What a held lane is busy has a lower bound that no machine is too slow for: each task lasts
+  // until its work is through at the rate. Over all steps, as one may begin with what a sleep of
+  // the step before was too long; a thousandth is the clock's whole microseconds.
   std::map<std::string, double> busy;
   std::ifstream file(folder_ / "paced" / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
