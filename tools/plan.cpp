@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "subcommand.h"
+#include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/planning.h"
@@ -30,6 +31,7 @@ struct PlanReport {
   const engine::ChosenPlan& chosen;
   std::string profile = {};  ///< the name of the one that the prediction is made with
   std::optional<plan::Prediction> prediction = std::nullopt;
+  std::uint64_t rated_writes = 0;  ///< of the drives together, in their life; 0: not known
 
   /// A step's, of all ranks.
   [[nodiscard]] std::int64_t tokens() const {
@@ -74,6 +76,69 @@ std::string state_table(const plan::Plan& plan) {
   }
   constexpr std::array<std::size_t, 1> right = {1};
   return "\nState of each rank\n" + engine::aligned(rows, right);
+}
+
+/// Free space that a run needs: of the page store's drives, and of the output folder's.
+struct Space {
+  std::uint64_t store = 0;
+  std::uint64_t checkpoint = 0;  ///< one
+  std::int64_t checkpoints = 0;  ///< that stand at once at most; 0: any number
+  std::uint64_t model = 0;       ///< the final one
+};
+
+Space space_of(const PlanReport& report) {
+  const engine::CadenceSettings& cadence = report.settings.cadence;
+  Space space;
+  space.store = report.chosen.store_bytes;
+  space.model = static_cast<std::uint64_t>(report.setup.model->parameter_count()) *
+                size_of(report.setup.dtype);
+  if (cadence.save_steps == 0) return space;
+  checkpoint::CheckpointContents contents;
+  contents.model = report.setup.source.description(report.setup.dtype);
+  contents.tensors = engine::tensor_shapes(*report.setup.model);
+  space.checkpoint = checkpoint::checkpoint_bytes(contents);
+  // An old one goes only when the new one is whole.
+  if (cadence.save_total_limit > 0) space.checkpoints = cadence.save_total_limit + 1;
+  return space;
+}
+
+std::string space_table(const PlanReport& report) {
+  const Space space = space_of(report);
+  std::vector<std::vector<std::string>> rows;
+  if (space.store > 0) rows.push_back({"  page store", format_bytes(space.store)});
+  if (space.checkpoint > 0) {
+    rows.push_back(
+        {fmt::format(
+             "  a checkpoint{}",
+             space.checkpoints > 0 ? fmt::format(", of which {} at once", space.checkpoints) : ""),
+         format_bytes(space.checkpoint)});
+  }
+  rows.push_back({"  final model", format_bytes(space.model)});
+  constexpr std::array<std::size_t, 1> right = {1};
+  return "\nFree space needed\n" + engine::aligned(rows, right);
+}
+
+/// Of what the drives are rated for, in per cent.
+double rated_share(const PlanReport& report, std::uint64_t written) {
+  return static_cast<double>(written) / static_cast<double>(report.rated_writes) * 100;
+}
+
+std::string movement_table(const PlanReport& report) {
+  const plan::Plan& plan = report.chosen.plan;
+  std::vector<std::vector<std::string>> rows;
+  for (const plan::Lane lane : kPaths) {
+    const std::uint64_t bytes = engine::bytes_per_step(plan, lane);
+    if (bytes > 0) rows.push_back({fmt::format("  {}", name_of(lane)), format_bytes(bytes)});
+  }
+  if (const auto written = 1000 * engine::bytes_per_step(plan, plan::Lane::disk_write)) {
+    rows.push_back({"  written in 1,000 steps", format_bytes(written)});
+    if (report.rated_writes > 0) {
+      rows.push_back({"  of what the drives are rated for",
+                      fmt::format("{:.3g} %", rated_share(report, written))});
+    }
+  }
+  constexpr std::array<std::size_t, 1> right = {1};
+  return rows.empty() ? "" : "\nMoved in a step\n" + engine::aligned(rows, right);
 }
 
 Json prediction_json(const PlanReport& report) {
@@ -132,7 +197,8 @@ std::string prediction_table(const PlanReport& report) {
 }
 
 std::string as_json(const PlanReport& report) {
-  const auto& [settings, setup, chosen, profile, prediction] = report;
+  const engine::RunSetup& setup = report.setup;
+  const engine::ChosenPlan& chosen = report.chosen;
   Json tiers = Json::object();
   const memory::MemoryPlan& memory = chosen.plan.memory;
   for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
@@ -150,6 +216,8 @@ std::string as_json(const PlanReport& report) {
   for (const plan::Lane lane : kPaths) {
     moved[std::string(name_of(lane))] = engine::bytes_per_step(chosen.plan, lane);
   }
+  const Space space = space_of(report);
+  const std::uint64_t written = 1000 * engine::bytes_per_step(chosen.plan, plan::Lane::disk_write);
   return Json{{"schema", "terrace.plan/1"},
               {"model", setup.source.name},
               {"parameters", setup.model->parameter_count()},
@@ -160,6 +228,15 @@ std::string as_json(const PlanReport& report) {
               {"state_bytes", state_json(chosen.plan)},
               {"tiers", tiers},
               {"bytes_per_step", moved},
+              {"written_in_1000_steps", written},
+              {"percent_of_rated_writes",
+               report.rated_writes > 0 ? Json(rated_share(report, written)) : Json(nullptr)},
+              {"free_space_bytes",
+               {{"page_store", space.store},
+                {"checkpoint", space.checkpoint},
+                {"checkpoints_at_once",
+                 space.checkpoints > 0 ? Json(space.checkpoints) : Json(nullptr)},
+                {"final_model", space.model}}},
               {"prediction", prediction_json(report)},
               {"process_bytes", chosen.process_bytes},
               {"budget_bytes", chosen.budget_bytes},
@@ -169,7 +246,8 @@ std::string as_json(const PlanReport& report) {
 }
 
 std::string as_text(const PlanReport& report) {
-  const auto& [settings, setup, chosen, profile, prediction] = report;
+  const engine::RunSetup& setup = report.setup;
+  const engine::ChosenPlan& chosen = report.chosen;
   const model::BatchShape batch = chosen.plan.request.micro_batch;
   std::vector<engine::Fact> facts = {
       {"model",
@@ -185,19 +263,10 @@ std::string as_text(const PlanReport& report) {
     facts.push_back({"ranks", fmt::format("{}, ZeRO stage {}; what follows is of each", ranks,
                                           chosen.plan.request.zero_stage)});
   }
-  for (const engine::Fact& fact : engine::facts_of(settings)) facts.push_back(fact);
-  std::vector<std::vector<std::string>> moved;
-  for (const plan::Lane lane : kPaths) {
-    const std::uint64_t bytes = engine::bytes_per_step(chosen.plan, lane);
-    if (bytes > 0) moved.push_back({fmt::format("  {}", name_of(lane)), format_bytes(bytes)});
-  }
-  if (const auto written = engine::bytes_per_step(chosen.plan, plan::Lane::disk_write)) {
-    moved.push_back({"  written in 1,000 steps", format_bytes(written * 1000)});
-  }
-  constexpr std::array<std::size_t, 1> right = {1};
-  return fmt::format("{}{}\nMemory\n{}{}{}", engine::settings_table(facts),
-                     ranks > 1 ? state_table(chosen.plan) : "", engine::memory_table(chosen.plan),
-                     moved.empty() ? "" : "\nMoved in a step\n" + engine::aligned(moved, right),
+  for (const engine::Fact& fact : engine::facts_of(report.settings)) facts.push_back(fact);
+  return fmt::format("{}{}\nMemory (loading and saving take no more)\n{}{}{}{}",
+                     engine::settings_table(facts), ranks > 1 ? state_table(chosen.plan) : "",
+                     engine::memory_table(chosen.plan), space_table(report), movement_table(report),
                      prediction_table(report));
 }
 
@@ -207,6 +276,7 @@ int run_plan(Context& context, const Arguments& arguments) {
   engine::Settings settings;
   bool json = false;
   engine::OptionTable table = engine::settings_options(settings);
+  std::uint64_t rated_writes = 0;
   table.group("Result");
   table.add({.flags = {"json"},
              .field = engine::field(json),
@@ -217,6 +287,12 @@ int run_plan(Context& context, const Arguments& arguments) {
              .help = "predict the step's time from this file of terrace bench all, or from assumed "
                      "figures: " +
                      engine::known_profiles()});
+  table.add({.flags = {"rated_writes"},
+             .field = engine::size_field(rated_writes),
+             .help = "what the drives of --swap together are rated to be written in their life, as "
+                     "1400TB",
+             .unit = "bytes",
+             .default_note = "not known"});
   if (!parse(context, table, "terrace plan --model DIR|PRESET [OPTION ...]", arguments)) return 0;
   engine::finalize(settings);
   require(!settings.model.empty(), ErrorKind::usage,
@@ -231,6 +307,7 @@ int run_plan(Context& context, const Arguments& arguments) {
   }
   const engine::ChosenPlan chosen = engine::choose_plan(settings, *setup.model, *setup.layout);
   PlanReport report{settings, setup, chosen};
+  report.rated_writes = rated_writes;
   if (profile) {
     report.profile = profile->name;
     report.prediction =

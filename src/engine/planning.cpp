@@ -233,8 +233,7 @@ struct PlanInput {
           format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
           format_bytes(budgets.device_bytes));
   require(!Need(chosen.plan).fits(budgets), ErrorKind::does_not_fit,
-          "the state needs {} on disk ({}), {}",
-          format_bytes(store_bytes(what.settings.placement, chosen.plan)), chosen.placement,
+          "the state needs {} on disk ({}), {}", format_bytes(chosen.store_bytes), chosen.placement,
           disk.advice);
   const bool has_disk = !what.settings.placement.swap.empty();
   const std::string ways =
@@ -290,9 +289,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     return plan::make_plan(model, layout, request);
   };
   const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
-  auto fits_disk = [&](const plan::Plan& plan) {
-    return basis.store_holds_parameters || store_bytes(settings.placement, plan) <= disk.bytes;
-  };
+  auto fits_disk = [&] { return basis.store_holds_parameters || chosen.store_bytes <= disk.bytes; };
   for (Candidate candidate : candidates(settings, basis)) {
     chosen.plan = make(candidate.placement);
     if (candidate.fills && chosen.plan.chunks.size() > 1 && Need(chosen.plan).fits(budgets)) {
@@ -310,7 +307,8 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
     chosen.placement = describe(chosen.plan.request.placement, automatic);
-    if (Need(chosen.plan).fits(budgets) && fits_disk(chosen.plan)) return chosen;
+    chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
+    if (Need(chosen.plan).fits(budgets) && fits_disk()) return chosen;
   }
   refuse({settings, model, layout}, chosen, budgets, disk);
 }

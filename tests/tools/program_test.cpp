@@ -150,6 +150,35 @@ TEST(Program, plans_a_preset_without_touching_weights_or_disks) {
   EXPECT_THAT(json.out, AllOf(StartsWith("{"), HasSubstr("\"bytes_per_step\"")));
 }
 
+TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
+  const std::vector<std::string> with_disk = {"plan",   "--model",        "tiny",
+                                              "--swap", "/another/nvme",  "--offload_optimizer",
+                                              "nvme",   "--rated_writes", "1TB"};
+  const Result text = run(with_disk);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("page store"), HasSubstr("a checkpoint, of which 3 at once"),
+                    HasSubstr("of what the drives are rated for")));
+  std::vector<std::string> as_json = with_disk;
+  as_json.push_back("--json");
+  const auto json = nlohmann::json::parse(run(as_json).out);
+  const auto parameters = json.at("parameters").get<double>();
+  const auto& space = json.at("free_space_bytes");
+  EXPECT_GT(space.at("page_store").get<double>(), 2 * 12 * parameters) << "two extents a page";
+  EXPECT_GT(space.at("checkpoint").get<double>(), 12 * parameters);
+  EXPECT_GT(space.at("checkpoint").get<double>(), space.at("final_model").get<double>());
+  EXPECT_EQ(space.at("checkpoints_at_once"), 3);
+  const auto written = json.at("written_in_1000_steps").get<double>();
+  EXPECT_EQ(written, 1000 * json.at("bytes_per_step").at("disk-write").get<double>());
+  EXPECT_NEAR(json.at("percent_of_rated_writes").get<double>(), written / 1e12 * 100, 1e-9);
+
+  const auto none =
+      nlohmann::json::parse(run({"plan", "--model", "tiny", "--save_steps", "0", "--json"}).out);
+  EXPECT_EQ(none.at("free_space_bytes").at("page_store"), 0);
+  EXPECT_EQ(none.at("free_space_bytes").at("checkpoint"), 0);
+  EXPECT_TRUE(none.at("percent_of_rated_writes").is_null());
+}
+
 TEST(Program, a_plan_predicts_its_step_from_a_profile_and_names_it) {
   const std::string without = run({"plan", "--model", "tiny"}).out;
   EXPECT_THAT(without, AllOf(HasSubstr("Time unknown"), HasSubstr("terrace bench all")));

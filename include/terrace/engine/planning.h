@@ -26,6 +26,7 @@ struct ChosenPlan {
   std::uint64_t budget_bytes = 0;   ///< of host RAM for the whole process
   std::string budget_source;        ///< the flag, or the limit it was read from
   std::uint64_t process_bytes = 0;  ///< what the plan takes, and the program itself
+  std::uint64_t store_bytes = 0;    ///< what its page store takes on the drives; 0: it has none
 };
 
 /// What is there already when a plan is made.
