@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "terrace/core/container.h"
+#include "terrace/core/error.h"
 #include "terrace/core/units.h"
 
 namespace terrace::engine {
@@ -37,5 +38,14 @@ Need::Need(const plan::Plan& plan)
     : process_bytes(plan.memory.bytes(memory::Tier::device) +
                     plan.memory.bytes(memory::Tier::host) + kProgramBytes),
       device_bytes(plan.memory.bytes(memory::Tier::device)) {}
+
+void require_free_ram(const Need& need, const Budgets& budgets) {
+  const Limit free = available_memory();
+  require(static_cast<double>(need.process_bytes) <= free.value, ErrorKind::does_not_fit,
+          "{} of RAM are needed and {} allows them, but {} are free ({}): lower it, so that state "
+          "goes to a slower tier, or end what holds the rest",
+          format_bytes(need.process_bytes), budgets.source,
+          format_bytes(static_cast<std::uint64_t>(free.value)), free.source);
+}
 
 }  // namespace terrace::engine

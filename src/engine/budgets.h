@@ -31,4 +31,8 @@ struct Need {
   std::uint64_t device_bytes;
 };
 
+/// Refuses what the machine does not have, whatever the budget allows: for a run, not for the plan
+/// of another machine's. Errors: does_not_fit, naming need, budget and what is free.
+void require_free_ram(const Need& need, const Budgets& budgets);
+
 }  // namespace terrace::engine

@@ -69,6 +69,7 @@ plan::Plan plan_forwards(const RunSetup& setup, const Settings& settings, plan::
           setup.source.name, shape.rows, shape.sequence, format_bytes(need.process_bytes),
           format_bytes(plan.kept_bytes(StateKind::parameter)), budgets.source,
           format_bytes(budgets.process_bytes), lower);
+  require_free_ram(need, budgets);
   return plan;
 }
 

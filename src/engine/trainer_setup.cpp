@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "budgets.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -81,6 +82,7 @@ void Trainer::prepare_plan() {
   if (beginning_.store) basis.store_holds_parameters = beginning_.store->holds_parameters();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
+  require_free_ram(Need(chosen_.plan), budgets_of(settings_.placement));
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=
         3 * static_cast<double>(batch_.accumulation) *

@@ -215,5 +215,17 @@ TEST_F(DiskPathTest, more_memory_than_the_budget_does_not_fit_and_the_way_out_is
   EXPECT_FALSE(fs::exists(folder_ / "run")) << "known before anything is made";
 }
 
+TEST_F(DiskPathTest, a_budget_above_the_free_memory_does_not_help) {
+  Settings settings = this->settings("run");
+  settings.model = "llama-70b";
+  settings.placement.chunk_elements = 0;  // by the plan: so many small ones are a large plan
+  settings.output.dry_run = true;
+  settings.placement.host_memory = Budget{.bytes = std::uint64_t{1} << 50};
+  const Result result = train_run(settings);
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("--host_memory allows them"), HasSubstr("are free")));
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
 }  // namespace
 }  // namespace terrace::engine::testing
