@@ -1,0 +1,145 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "model/shapes.h"
+#include "terrace/kernels/cpu.h"
+#include "terrace/plan/plan.h"
+
+namespace terrace::plan {
+
+using memory::Tier;
+
+/// A small model of odd sizes, its flats of more than one chunk.
+class PlanTest : public testing::Test {
+ protected:
+  static constexpr std::int64_t kRows = 2;
+  static constexpr std::int64_t kSequence = 8;
+  static constexpr std::int64_t kTokens = kRows * kSequence;
+
+  explicit PlanTest(const model::Config& config = model::awkward_llama(true))
+      : log_([](LogLevel, std::string_view) {}),
+        ops_(kernels::make_cpu_ops({}, log_)),
+        model_(config, DType::bf16, *ops_),
+        layout_(shard::shape_of(model_), 1) {}
+
+  [[nodiscard]] static PlanRequest request() {
+    PlanRequest request;
+    request.micro_batch = {kRows, kSequence};
+    request.gradient = DType::bf16;
+    request.state = {{StateKind::master, 4}, {StateKind::exp_avg, 4}, {StateKind::exp_avg_sq, 4}};
+    request.chunk_elements = 2048;
+    return request;
+  }
+  [[nodiscard]] static PlanRequest split_request() {
+    PlanRequest request = PlanTest::request();
+    request.state[0].bytes = 2;
+    request.update_reads_parameter = true;
+    return request;
+  }
+  /// All that changes is on disk with two extents a page, and nothing is clipped.
+  [[nodiscard]] static PlanRequest early_request() {
+    PlanRequest request = PlanTest::request();
+    request.may_update_before_decision = true;
+    return request;
+  }
+  [[nodiscard]] Plan make(const PlanRequest& request) const {
+    return make_plan(model_, layout_, request);
+  }
+
+  Log log_;
+  std::unique_ptr<kernels::Ops> ops_;
+  model::Model model_;
+  shard::Layout layout_;
+};
+
+/// Every placement: each tier, and half of the state on another one.
+inline std::vector<Placement> placements() {
+  std::vector<Placement> list;
+  for (const Tier parameters : {Tier::device, Tier::host, Tier::disk}) {
+    for (const Tier state : {Tier::device, Tier::host, Tier::disk}) {
+      list.push_back({parameters, state, Tier::host, 0});
+    }
+    list.push_back({parameters, Tier::host, Tier::device, 0.5});
+    list.push_back({parameters, Tier::disk, Tier::host, 0.5});
+    list.push_back({parameters, Tier::disk, Tier::device, 0.5});
+  }
+  return list;
+}
+
+inline std::string describe(const PlanRequest& request) {
+  return testing::PrintToString(std::tuple(
+      std::string(name_of(request.placement.parameters)),
+      std::string(name_of(request.placement.state)), request.placement.state_resident,
+      std::string(name_of(request.placement.resident_tier)),
+      request.order == MicroBatchOrder::unit_major ? "unit-major" : "batch-major",
+      request.micro_batches, request.recompute ? "recompute" : "keep", request.prefetch_units,
+      request.chunk_elements, request.chunk_slots, request.update_reads_parameter));
+}
+
+/// All requests of the full product, handed to `function`.
+template <class Function>
+void for_each_request(const PlanRequest& base, Function&& function) {
+  PlanRequest request = base;
+  for (const Placement& placement : placements()) {
+    const bool all_on_disk = placement.parameters == Tier::disk && placement.state == Tier::disk &&
+                             placement.state_resident == 0;
+    if (base.may_update_before_decision && !all_on_disk) continue;  // the same plan
+    for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const bool recompute : {true, false}) {
+          for (const int prefetch : {0, 1, 3}) {
+            for (const std::int64_t chunk : {2048, 1 << 16}) {
+              request.placement = placement;
+              request.order = order;
+              request.micro_batches = micro_batches;
+              request.recompute = recompute;
+              request.prefetch_units = prefetch;
+              request.chunk_elements = chunk;
+              request.chunk_slots = chunk == 2048 ? 1 + prefetch : 2;
+              function(request);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Every field's effect on the schedule is in some of these; each wait of each is tried.
+inline std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32,
+                                                      const PlanRequest& split) {
+  std::vector<PlanRequest> list;
+  int number = 0;
+  for (const PlanRequest& base : {fp32, split}) {
+    for (const Placement& placement : placements()) {
+      PlanRequest request = base;
+      request.placement = placement;
+      request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
+      request.micro_batches = 1 + number % 3 % 2 * 2;
+      request.recompute = number % 4 < 2;
+      request.prefetch_units = number % 3;
+      request.chunk_elements = number % 5 == 0 ? 1 << 16 : 2048;
+      request.chunk_slots = 1 + number % 3;
+      list.push_back(request);
+      ++number;
+    }
+  }
+  for (PlanRequest request : {fp32, split}) {
+    request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+    request.may_update_before_decision = true;
+    request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
+    request.prefetch_units = 1 + number % 2;
+    request.chunk_slots = 2;
+    list.push_back(request);
+    ++number;
+  }
+  return list;
+}
+
+}  // namespace terrace::plan
