@@ -21,8 +21,9 @@ constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
 /// A schedule holds every micro-batch of a step, so their number is bounded too.
 constexpr std::int64_t kAccumulationMax = 4096;
 
-/// Chunks in flight where RAM is left for them. Four keep disks and optimizer at work; with eight
-/// none of them waits for one that another lane is late with.
+/// Chunks in flight, and where RAM is left for them. Four keep disks and optimizer at work; with
+/// eight none of them waits for one that another lane is late with.
+constexpr int kChunkSlots = 4;
 constexpr int kChunkSlotsMax = 8;
 
 std::optional<Tier> pinned_tier(Placement placement) {
@@ -73,9 +74,9 @@ plan::PlanRequest base_request(const Settings& settings, const model::Model& mod
         static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(share), 2048)), 1 << 16,
         1 << 21);
   }
-  if (settings.placement.optimizer.buffer_count > 0) {
-    request.chunk_slots = static_cast<int>(settings.placement.optimizer.buffer_count);
-  }
+  request.chunk_slots = settings.placement.optimizer.buffer_count > 0
+                            ? static_cast<int>(settings.placement.optimizer.buffer_count)
+                            : kChunkSlots;
   if (settings.placement.prefetch_units > 0) {
     request.prefetch_units = static_cast<int>(settings.placement.prefetch_units);
   }
@@ -191,6 +192,10 @@ std::string ways_out(const Settings& settings, const model::Model& model,
   try_way(fmt::format("--max_length {}", half),
           [&](Settings& changed) { changed.data.max_length = std::max<std::int64_t>(1, half); });
   try_way("--max_grad_norm 0", [](Settings& changed) { changed.optimizer.max_grad_norm = 0; });
+  if (settings.placement.optimizer.buffer_count > kChunkSlots) {
+    try_way(fmt::format("--set zero_optimization.offload_optimizer.buffer_count={}", kChunkSlots),
+            [](Settings& changed) { changed.placement.optimizer.buffer_count = kChunkSlots; });
+  }
   const std::uint64_t now = Need(plan::make_plan(model, layout, request)).process_bytes;
   std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
   std::ranges::stable_sort(ways, {}, &Way::bytes);

@@ -1,6 +1,7 @@
 #include "trainer.h"
 
 #include <algorithm>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -16,7 +17,16 @@ namespace terrace::engine {
 using plan::Lane;
 
 int train(Settings settings, const TrainContext& context) {
-  return Trainer(std::move(settings), context).run();
+  Trainer trainer(std::move(settings), context);
+  try {
+    return trainer.run();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::out_of_memory) trainer.print_memory();
+    throw;
+  } catch (const std::bad_alloc&) {
+    trainer.print_memory();
+    throw;
+  }
 }
 
 int Trainer::run() {

@@ -26,6 +26,8 @@ class Trainer {
  public:
   Trainer(Settings settings, const TrainContext& context);
   int run();
+  /// What is reserved, by tier and purpose, to the log: before the run, and when memory gave out.
+  void print_memory() const;
 
  private:
   // Before anything is allocated.

@@ -141,7 +141,7 @@ void Trainer::print_tables() const {
     if (!known) facts.push_back(fact);
   }
   context_.log.info("{}", settings_table(facts));
-  context_.log.info("Memory\n{}", memory_table(plan));
+  print_memory();
   if (plan.uses_disk()) {
     context_.log.info("each step reads {} from disk and writes {}; 1,000 steps write {}",
                       format_bytes(bytes_per_step(plan, plan::Lane::disk_read)),
@@ -149,6 +149,8 @@ void Trainer::print_tables() const {
                       format_bytes(1000 * bytes_per_step(plan, plan::Lane::disk_write)));
   }
 }
+
+void Trainer::print_memory() const { context_.log.info("Memory\n{}", memory_table(chosen_.plan)); }
 
 OptimizerSetup Trainer::optimizer_setup() const {
   OptimizerSetup setup;

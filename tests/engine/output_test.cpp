@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <map>
@@ -213,6 +215,32 @@ TEST_F(DiskPathTest, more_memory_than_the_budget_does_not_fit_and_the_way_out_is
   EXPECT_EQ(result.code, 3);
   EXPECT_THAT(result.error, HasSubstr("--host_memory"));
   EXPECT_FALSE(fs::exists(folder_ / "run")) << "known before anything is made";
+}
+
+TEST_F(DiskPathTest, when_memory_gives_out_the_table_is_printed_again) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
+#endif
+  Settings settings = this->settings("run");
+  settings.batch.micro = 60'000;
+  settings.batch.accumulation = 1;
+  const auto run_in_little = [&] {
+    // Enough for threads and libraries, not for the device's slab.
+    std::int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto used = static_cast<rlim_t>(pages) * static_cast<rlim_t>(::getpagesize());
+    const rlimit limit{used + (rlim_t{192} << 20), RLIM_INFINITY};
+    if (pages == 0 || ::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(90);
+    const Result result = train_run(settings);
+    const auto tables = std::ranges::count_if(result.lines, [](const std::string& line) {
+      return line.starts_with("Memory\n") && line.find("saved activations") != std::string::npos;
+    });
+    std::fprintf(stderr, "%ld tables, %s\n", static_cast<long>(tables), result.error.c_str());
+    ::_exit(result.code);
+  };
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // libraries' threads do not fork
+  EXPECT_EXIT(run_in_little(), ::testing::ExitedWithCode(8),
+              "2 tables, cannot allocate .* for the device tier");
 }
 
 TEST_F(DiskPathTest, a_budget_above_the_free_memory_does_not_help) {

@@ -130,6 +130,22 @@ TEST_F(PlanningTest, ram_that_is_left_holds_more_chunks_in_flight) {
   EXPECT_EQ(slots(kGiB), 3) << "as asked for";
 }
 
+TEST_F(PlanningTest, slots_that_are_asked_for_and_do_not_fit_are_refused) {
+  settings_.batch.micro = 1;
+  settings_.optimizer.max_grad_norm = 0;
+  const std::uint64_t least = floor();
+  settings_.placement.parameters.device = Placement::nvme;
+  settings_.placement.optimizer.device = Placement::nvme;
+  settings_.placement.optimizer.buffer_count = 6;
+  try {
+    (void)choose(least);
+    FAIL() << "six slots were planned where four fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr("buffer_count=4 takes "));
+  }
+}
+
 TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
   const std::uint64_t budget = (floor() + whole()) / 2;
   EXPECT_GT(state_on(choose(budget).plan, Tier::host), 0U);

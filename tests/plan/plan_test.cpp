@@ -208,6 +208,22 @@ TEST_F(UntiedPlanTest, slots_of_parameters_and_gradients_are_whole_flats_of_a_fe
   }
 }
 
+TEST_F(PlanTest, the_first_chunks_are_read_under_forward_and_backward) {
+  PlanRequest request = PlanTest::request();
+  request.chunk_slots = 3;
+  for (const Tier parameters : {Tier::device, Tier::host}) {
+    request.placement = {parameters, Tier::disk, Tier::host, 0};
+    const Plan plan = make(request);
+    int reads = 0;
+    for (const Task& task : plan.training.tasks) {
+      if (task.kind != TaskKind::read_chunk || ++reads > request.chunk_slots) continue;
+      // Of its own step it waits for nothing; what it writes over is the step's before.
+      for (const Wait& wait : plan.training.waits_of(task)) EXPECT_EQ(wait.steps_back, 1);
+    }
+    EXPECT_GT(reads, request.chunk_slots);
+  }
+}
+
 TEST_F(PlanTest, an_update_before_the_decision_drops_gradients_and_holds_the_next_step_back) {
   PlanRequest request = early_request();
   request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
