@@ -95,6 +95,32 @@ TEST_F(EqualityTest, bf16_split_state) {
   expect_equal_for_all(base);
 }
 
+// Their rounding is random, by a number's place in the model and not in a chunk.
+TEST_F(EqualityTest, bf16_moments) {
+  Settings base = settings("");
+  base.optimizer.state.moments = DType::bf16;
+  base.batch.accumulation = 1;
+  expect_equal_for_all(base);
+}
+
+TEST_F(EqualityTest, adam_with_l2_adagrad_and_lion) {
+  for (const auto type :
+       {optim::OptimizerType::adam, optim::OptimizerType::adagrad, optim::OptimizerType::lion}) {
+    const std::string name(optim::name_of(type));
+    SCOPED_TRACE(name);
+    Settings resident = settings(name);
+    resident.optimizer.type = type;
+    if (type == optim::OptimizerType::adam) resident.optimizer.adam_w_mode = false;
+    const std::vector<Row> reference = run(resident);
+    ASSERT_EQ(reference.size(), 6U);
+    EXPECT_NE(reference.back().loss, reference.front().loss);
+    const Variant on_disk{.parameters = Placement::nvme, .state = Placement::nvme, .ratio = 0.5};
+    Settings streamed = with(resident, on_disk);
+    streamed.output.folder = folder_ / (name + " on disk");
+    EXPECT_THAT(run(streamed), ElementsAreArray(reference));
+  }
+}
+
 TEST_F(EqualityTest, the_split_format_gives_the_losses_of_fp32_state) {
   Settings whole = settings("whole");
   whole.numerics.dtype = DType::bf16;

@@ -66,12 +66,17 @@ TEST_F(ResumeTest, from_the_checkpoint_of_any_step_the_losses_go_on_as_if_never_
   }
 }
 
-TEST_F(ResumeTest, bf16_and_the_split_format_come_back_from_a_checkpoint) {
-  for (const auto master : {optim::MasterFormat::fp32, optim::MasterFormat::split}) {
-    const std::string name(optim::name_of(master));
+TEST_F(ResumeTest, bf16_and_every_format_of_the_state_come_back_from_a_checkpoint) {
+  using optim::MasterFormat;
+  for (const optim::StateFormat format :
+       {optim::StateFormat{}, optim::StateFormat{MasterFormat::split, DType::f32},
+        optim::StateFormat{MasterFormat::split, DType::bf16}}) {
+    const std::string name =
+        std::string(optim::name_of(format.master)) + std::string(name_of(format.moments));
+    SCOPED_TRACE(name);
     Settings base = long_run(name);
     base.numerics.dtype = DType::bf16;
-    base.optimizer.state.master = master;
+    base.optimizer.state = format;
     base.cadence.save_steps = 5;
     base.cadence.save_total_limit = 0;
     const std::vector<Row> reference = run(base);

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "io/temporary_folder.h"
 #include "terrace/engine/options.h"
@@ -253,6 +255,38 @@ TEST(Program, doctor_tries_a_swap_folder_and_leaves_nothing_there) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove(folder);
   expect_one_sentence(run({"doctor", "--swap", folder.string()}), 2);
+}
+
+TEST(Program, bench_optimizer_measures_every_format_and_instruction_set_beside_its_streams) {
+  const Result result = run({"bench", "optimizer", "--parameters", "100000", "--state",
+                             "fp32,split,split+bf16_moments", "--gradient", "bf16,fp32",
+                             "--threads", "1", "--repetitions", "1", "--every_target", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json.at("schema"), "terrace.bench.optimizer/1");
+  // Bytes read and written a parameter: master and moments twice, gradient, new parameter; the old
+  // one too in split.
+  std::map<std::pair<std::string, std::string>, int> left = {{{"fp32", "bf16"}, 28},
+                                                             {{"fp32", "fp32"}, 30},
+                                                             {{"split", "bf16"}, 26},
+                                                             {{"split", "fp32"}, 28},
+                                                             {{"split+bf16_moments", "bf16"}, 18},
+                                                             {{"split+bf16_moments", "fp32"}, 20}};
+  std::set<std::string> targets;
+  for (const auto& variant : json.at("variants")) {
+    const std::pair format(variant.at("state").get<std::string>(),
+                           variant.at("gradient").get<std::string>());
+    ASSERT_EQ(left.count(format), 1U) << format.first;
+    EXPECT_EQ(variant.at("bytes_per_parameter"), left[format]);
+    EXPECT_NEAR(variant.at("gb_per_s").get<double>(),
+                variant.at("parameters_per_second").get<double>() * left[format] * 1e-9, 1e-6);
+    EXPECT_GT(variant.at("stream_gb_per_s"), 0);
+    EXPECT_GT(variant.at("fraction_of_stream"), 0);
+    EXPECT_EQ(variant.at("threads"), 1);
+    targets.insert(variant.at("target"));
+  }
+  EXPECT_EQ(json.at("variants").size(), targets.size() * left.size());
+  expect_one_sentence(run({"bench", "optimizer", "--parameters", "0"}), 2);
 }
 
 TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) {
