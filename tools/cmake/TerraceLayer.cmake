@@ -22,14 +22,19 @@ if(TERRACE_SANITIZE MATCHES "thread")
   target_compile_definitions(terrace_options INTERFACE $<BUILD_INTERFACE:TERRACE_STD_WORKERS>)
 endif()
 
-# terrace_layer(NAME SOURCES ... [LAYERS ...] [PUBLIC ...] [PRIVATE ...]): one layer's library,
-# `terrace::NAME`. LAYERS are the layers that it may include (tools/check holds it to them); PUBLIC
-# and PRIVATE are libraries of others that its headers or its bodies need.
+# terrace_layer(NAME SOURCES ... [ALONE ...] [LAYERS ...] [PUBLIC ...] [PRIVATE ...]): one layer's
+# library, `terrace::NAME`. LAYERS are the layers that it may include (tools/check holds it to them); PUBLIC
+# and PRIVATE are libraries of others that its headers or its bodies need. With TERRACE_PARSE_ONCE
+# eight sources at a time are one translation unit, which takes half of the time; ALONE are sources
+# that name something of their own as another does. The presets `test` and `ci` compile each source
+# by itself, which is what finds a missing #include.
 function(terrace_layer name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LAYERS;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;ALONE;LAYERS;PUBLIC;PRIVATE" ${ARGN})
   add_library(terrace_${name} STATIC ${arg_SOURCES})
   add_library(terrace::${name} ALIAS terrace_${name})
-  set_target_properties(terrace_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
+  set_target_properties(terrace_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name}
+    UNITY_BUILD ${TERRACE_PARSE_ONCE} UNITY_BUILD_BATCH_SIZE 8)
+  set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(terrace_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   list(TRANSFORM arg_LAYERS PREPEND terrace_)
