@@ -1,6 +1,6 @@
-#include <system_error>
-
 #include "terrace/device/gpu.h"
+
+#include <system_error>
 
 namespace terrace::device {
 
