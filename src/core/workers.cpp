@@ -17,7 +17,6 @@
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/task_group.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
 #endif
 
 namespace terrace {
@@ -29,7 +28,12 @@ struct Grains {
   std::int64_t grain;
 
   [[nodiscard]] std::int64_t number() const { return (count + grain - 1) / grain; }
-  void call(const RangeFunction& body, std::int64_t first, std::int64_t last) const {
+  /// On the calling thread, bound to `mask` meanwhile if there is one: two or three system calls a
+  /// range, beside the tenth of a millisecond that one takes.
+  void call(const RangeFunction& body, std::int64_t first, std::int64_t last,
+            const AffinityMask* mask) const {
+    std::optional<ThreadBinding> bound;
+    if (mask != nullptr) bound.emplace(*mask);
     body(first * grain, std::min(last * grain, count));
   }
 };
@@ -81,65 +85,42 @@ class FirstError {
 namespace {
 
 /// In a TBB arena: a few ranges a thread, enough to even out, few enough to cost nothing.
-void run_share(const RangeFunction& body, const Grains& grains, const Share& share) {
+void run_share(const RangeFunction& body, const Grains& grains, const Share& share,
+               const AffinityMask* mask) {
   const std::int64_t per_task =
       std::max<std::int64_t>(1, (share.last - share.first) / (std::int64_t{8} * share.threads));
   tbb::parallel_for(
       tbb::blocked_range<std::int64_t>(share.first, share.last, static_cast<std::size_t>(per_task)),
       [&](const tbb::blocked_range<std::int64_t>& range) {
-        grains.call(body, range.begin(), range.end());
+        grains.call(body, range.begin(), range.end(), mask);
       },
       tbb::simple_partitioner());
 }
 
-/// A node's threads. The calling thread, which joins each node's arena in turn, counts as one of
-/// the first node's and comes on top of the others', where it only helps with what is left.
+/// A node's threads, bound to it in each range and not while they are in the arena: oneTBB would
+/// tell of their coming and going through an observer, which 2021.8 does not always free. The
+/// calling thread, which joins each node's arena in turn, counts as one of the first node's and
+/// comes on top of the others', where it only helps with what is left.
 class NodeArena {
  public:
   NodeArena(const NodeThreads& share, bool is_first)
-      : mask_(share.node.cpus),
-        arena_(is_first ? share.threads : share.threads + 1),
-        binder_(arena_, mask_) {}
+      : mask_(share.node.cpus), arena_(is_first ? share.threads : share.threads + 1) {}
 
   /// Begins the share on the node's threads; `body` lives until `wait` has returned.
   void start(const RangeFunction& body, const Grains& grains, const Share& share) {
-    arena_.execute([&] { group_.run([&body, grains, share] { run_share(body, grains, share); }); });
+    arena_.execute([&] {
+      group_.run([this, &body, grains, share] { run_share(body, grains, share, &mask_); });
+    });
   }
   /// Throws what the body threw.
   void wait() {
     arena_.execute([&] { group_.wait(); });
   }
-  [[nodiscard]] const AffinityMask& mask() const { return mask_; }
 
  private:
-  /// Binds TBB's threads while they are in the arena.
-  class Binder : public tbb::task_scheduler_observer {
-   public:
-    Binder(tbb::task_arena& arena, const AffinityMask& mask)
-        : tbb::task_scheduler_observer(arena), mask_(mask) {
-      observe(true);
-    }
-    ~Binder() override { observe(false); }
-    Binder(const Binder&) = delete;
-    Binder& operator=(const Binder&) = delete;
-
-    void on_scheduler_entry(bool is_worker) override {
-      if (is_worker) mask_.apply();
-    }
-    void on_scheduler_exit(bool is_worker) override {
-      if (is_worker) everywhere_.apply();
-    }
-
-   private:
-    const AffinityMask& mask_;
-    // Not what the thread had before: one that a bound thread made has inherited its mask.
-    AffinityMask everywhere_;
-  };
-
   AffinityMask mask_;
   tbb::task_arena arena_;
   tbb::task_group group_;
-  Binder binder_;
 };
 
 }  // namespace
@@ -157,7 +138,7 @@ struct Workers::Impl {
 void Workers::run(const RangeFunction& body, std::int64_t count, std::int64_t grain) {
   const Grains grains{count, grain};
   if (nodes_.empty()) {
-    impl_->arena.execute([&] { run_share(body, grains, {0, grains.number(), threads_}); });
+    impl_->arena.execute([&] { run_share(body, grains, {0, grains.number(), threads_}, nullptr); });
     return;
   }
   FirstError error;
@@ -165,13 +146,7 @@ void Workers::run(const RangeFunction& body, std::int64_t count, std::int64_t gr
   each_share(nodes_, threads_, grains.number(), [&](std::size_t node, const Share& share) {
     error.guard([&] { arenas[node]->start(body, grains, share); });
   });
-  {
-    const ThreadBinding bound(arenas.front()->mask());
-    error.guard([&] { arenas.front()->wait(); });
-  }
-  for (std::size_t node = 1; node < arenas.size(); ++node) {
-    error.guard([&] { arenas[node]->wait(); });
-  }
+  for (const auto& arena : arenas) error.guard([&] { arena->wait(); });
   error.rethrow();
 }
 
@@ -188,11 +163,7 @@ void Workers::run(const RangeFunction& body, std::int64_t count, std::int64_t gr
   const Grains grains{count, grain};
   FirstError error;
   const auto work = [&](const AffinityMask* mask, std::int64_t first, std::int64_t last) {
-    error.guard([&] {
-      std::optional<ThreadBinding> bound;
-      if (mask != nullptr) bound.emplace(*mask);
-      grains.call(body, first, last);
-    });
+    error.guard([&] { grains.call(body, first, last, mask); });
   };
   std::vector<std::function<void()>> parts;
   const auto cut = [&](const AffinityMask* mask, const Share& share) {
