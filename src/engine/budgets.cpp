@@ -13,20 +13,17 @@ namespace {
 /// Runs of `tiny` and `small` were seen to have 34 to 40 MiB more resident than their plans say.
 constexpr std::uint64_t kProgramBytes = 64 * kMiB;
 
-/// Share of the free memory that a run takes when no budget is given.
-constexpr double kDefaultBudgetShare = 0.9;
-
 }  // namespace
 
-Budgets budgets_of(const PlacementSettings& settings) {
+Budgets budgets_of(const PlacementSettings& settings, double share) {
   Budgets budgets;
   if (const auto& budget = settings.host_memory) {
     budgets.process_bytes = budget->of(static_cast<std::uint64_t>(total_memory().value));
     budgets.source = "--host_memory";
   } else {
     const Limit free = available_memory();
-    budgets.process_bytes = static_cast<std::uint64_t>(free.value * kDefaultBudgetShare);
-    budgets.source = fmt::format("90 % of {}", free.source);
+    budgets.process_bytes = static_cast<std::uint64_t>(free.value * share);
+    budgets.source = fmt::format("{:.0f} % of {}", share * 100, free.source);
   }
   if (const auto& limit = settings.device_memory) {
     budgets.device_bytes = limit->of(static_cast<std::uint64_t>(total_memory().value));

@@ -16,8 +16,12 @@ struct Budgets {
   std::uint64_t device_bytes = std::numeric_limits<std::uint64_t>::max();
 };
 
-/// The budgets that are given, else of RAM most of what the container has left.
-[[nodiscard]] Budgets budgets_of(const PlacementSettings& settings);
+/// Share of the free memory that a run takes when no budget is given.
+inline constexpr double kDefaultBudgetShare = 0.9;
+
+/// The budgets that are given, else of RAM this share of what the container has left.
+[[nodiscard]] Budgets budgets_of(const PlacementSettings& settings,
+                                 double share = kDefaultBudgetShare);
 
 /// What a plan takes.
 struct Need {

@@ -203,7 +203,7 @@ void DiskLane::begin(int index, const Run& run) {
   if (is_about_all_pages(task.kind)) return finish_step(index, run);
   const std::int64_t begin_us = now_us();
   const bool writes = task.kind == TaskKind::write_chunk;
-  if (writes && !program_.parts().plan.updates_before_decision && skips_(run.sequence)) {
+  if (writes && !program_.parts().plan.updates_early(task.flat) && skips_(run.sequence)) {
     program_.trace(task, run.step, begin_us, begin_us);  // its slot is free again
     return program_.event(index).signal(run.sequence);
   }

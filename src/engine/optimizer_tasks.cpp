@@ -38,7 +38,7 @@ void OptimizerTasks::run(const Task& task, std::uint64_t sequence) {
     case TaskKind::decide:
       return decide(sequence);
     case TaskKind::update:
-      return update(task, parts_.plan.updates_before_decision ? undecided() : outcome(sequence));
+      return update(task, parts_.plan.updates_early(task.flat) ? undecided() : outcome(sequence));
     default:
       fail(ErrorKind::internal, "task \"{}\" is not the optimizer's", name_of(task.kind));
   }
@@ -103,7 +103,7 @@ void OptimizerTasks::keep_parameter(const Task& task) {
   const auto& state = parts_.plan.request.state;
   const Access& parameter = accesses[state.size()];
   const auto flat = static_cast<std::size_t>(task.flat);
-  const bool passes = parts_.plan.request.placement.parameters == memory::Tier::device &&
+  const bool passes = parts_.plan.parameter_tier[flat] == memory::Tier::device &&
                       parameter.region != parts_.plan.flat_parameter[flat] &&
                       parameter.region != parts_.plan.host_parameter[flat];
   if (!passes) return;

@@ -64,8 +64,14 @@ void add_offload_details(OptionTable& table, PlacementSettings& p) {
              .field = field(p.parameters.nvme_path),
              .help = "folders of the page store, as swap"});
   table.add({.keys = {"zero_optimization.offload_optimizer.ratio"},
-             .field = field(p.optimizer_ratio),
+             .field = field(p.optimizer.ratio),
              .help = "share of the optimizer's state that is offloaded",
+             .minimum = 0,
+             .maximum = 1});
+  table.add({.keys = {"zero_optimization.offload_param.ratio"},
+             .field = field(p.parameters.ratio),
+             .help = "share of the parameters that is offloaded; what is read most often stays, on "
+                     "the device, or in host RAM beside a disk where device_memory is bounded",
              .minimum = 0,
              .maximum = 1});
   table.add({.keys = {"zero_optimization.offload_optimizer.buffer_count"},

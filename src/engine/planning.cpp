@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "budgets.h"
+#include "filling.h"
 #include "run_store.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -97,17 +98,42 @@ plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanReq
                                                : plan::MicroBatchOrder::batch_major;
 }
 
-/// A placement to try. `fills`: as much of the state is kept on the resident tier as fits there.
-struct Candidate {
-  plan::Placement placement;
-  bool fills = false;
+/// All parameters.
+struct ParameterSize {
+  std::int64_t elements = 0;
+  std::uint64_t element_bytes = 0;
 };
 
+/// A placement to try, and of what as much is kept on a faster tier as fits there.
+struct Candidate {
+  plan::Placement placement;
+  bool fills_parameters = false;
+  bool fills_state = false;
+};
+
+/// The parameters' part of a candidate in which they lie on `tier`.
+void place_parameters(Candidate& candidate, Tier tier, const PlacementSettings& settings,
+                      const PlanBasis& basis, const ParameterSize& size) {
+  plan::Placement& placement = candidate.placement;
+  placement.parameters = tier;
+  if (tier == Tier::device) return;  // of what is not offloaded at all, no share is
+  const bool open =
+      settings.parameters.device == Placement::automatic && settings.parameters.ratio == 1;
+  placement.parameters_resident_tier =
+      tier == Tier::disk && settings.device_memory ? Tier::host : Tier::device;
+  placement.parameters_resident = 1 - settings.parameters.ratio;
+  candidate.fills_parameters = open && !basis.store_parameter_bytes;
+  if (!open || !basis.store_parameter_bytes || tier != Tier::disk) return;
+  const auto stored = static_cast<std::int64_t>(*basis.store_parameter_bytes / size.element_bytes);
+  placement.parameters_resident = share_of(size.elements - stored, size.elements);
+}
+
 /// The placements to try, fastest first.
-std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& basis) {
+std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& basis,
+                                  const ParameterSize& size) {
   const auto state = pinned_tier(settings.placement.optimizer.device);
   const auto parameters = pinned_tier(settings.placement.parameters.device);
-  const double ratio = settings.placement.optimizer_ratio;
+  const double ratio = settings.placement.optimizer.ratio;
   const std::int64_t stage = settings.ranks.zero_stage.value_or(0);
   const bool whole_on_device = settings.ranks.ranks > 1 && (stage == 1 || stage == 2);
   // The host device's memory is the host's RAM: nothing is gained by the host tier unless it is
@@ -123,51 +149,23 @@ std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& bas
     for (const Tier state_tier : {Tier::device, Tier::host, Tier::disk}) {
       if (!may_use(parameter_tier, parameters) || !may_use(state_tier, state)) continue;
       // What is there already is where it is, whatever RAM is free by now.
-      if (const auto& stored = basis.store_holds_parameters) {
+      if (const auto& stored = basis.store_parameter_bytes) {
         if (!state && state_tier != Tier::disk) continue;
-        if (!parameters && (parameter_tier == Tier::disk) != *stored) continue;
+        if (!parameters && (parameter_tier == Tier::disk) != (*stored > 0)) continue;
       }
       if (whole_on_device && !parameters && parameter_tier != Tier::device) continue;
       Candidate candidate;
-      candidate.placement.parameters = parameter_tier;
+      place_parameters(candidate, parameter_tier, settings.placement, basis, size);
       candidate.placement.state = state_tier;
       candidate.placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
       // Of what is not offloaded at all, no share is.
       candidate.placement.state_resident = state_tier == Tier::device ? 0 : 1 - ratio;
-      candidate.fills =
-          !basis.store_holds_parameters && !state && state_tier != Tier::device && ratio == 1;
+      candidate.fills_state =
+          !basis.store_parameter_bytes && !state && state_tier != Tier::device && ratio == 1;
       list.push_back(candidate);
     }
   }
   return list;
-}
-
-/// The share that keeps the first `resident` of all elements on the resident tier.
-double share_of(std::int64_t resident, const plan::Plan& plan) {
-  std::int64_t all = 0;
-  for (const plan::Chunk& chunk : plan.chunks) all += chunk.range.count;
-  return (static_cast<double>(resident) + 0.5) / static_cast<double>(all);
-}
-
-/// The largest share of the state that fits on the resident tier, given the plan in which only the
-/// first chunk is there: whole chunks, at least one of which stays where the rest is. What a plan
-/// takes beside the state does not grow with the share.
-double largest_share(const plan::Plan& plan, const Budgets& budgets) {
-  const plan::Placement& placement = plan.request.placement;
-  Need need(plan);
-  std::int64_t resident = plan.chunks.front().range.count;
-  for (std::size_t chunk = 1; chunk + 1 < plan.chunks.size(); ++chunk) {
-    std::uint64_t bytes = 0;
-    for (const plan::Place& place : plan.state[chunk]) {
-      bytes +=
-          round_up(plan.memory.region(place.region).bytes, memory::MemoryPlan::kAlignmentBytes);
-    }
-    if (placement.state == Tier::disk) need.process_bytes += bytes;
-    if (placement.resident_tier == Tier::device) need.device_bytes += bytes;
-    if (!need.fits(budgets)) break;
-    resident += plan.chunks[chunk].range.count;
-  }
-  return share_of(resident, plan);
 }
 
 /// The two changes of settings that lower the need of a plan most, as flags with what the run would
@@ -208,17 +206,33 @@ std::string ways_out(const Settings& settings, const model::Model& model,
   return text;
 }
 
-std::string describe(const plan::Placement& placement, bool automatic) {
-  auto place = [](Tier tier) {
-    return tier == Tier::device ? "device" : tier == Tier::host ? "host RAM" : "disk";
-  };
-  std::string text = fmt::format("parameters on {}, master and moments on {}",
-                                 place(placement.parameters), place(placement.state));
-  if (placement.state_resident > 0) {
-    text += fmt::format(" ({:.0f} % of them on {})", placement.state_resident * 100,
-                        place(placement.resident_tier));
+/// The share of the parameters that stays on the faster tier.
+double parameters_resident(const plan::Plan& plan) {
+  std::int64_t all = 0;
+  std::int64_t resident = 0;
+  for (const plan::Chunk& chunk : plan.chunks) {
+    const Tier tier = plan.parameter_tier[static_cast<std::size_t>(chunk.flat)];
+    all += chunk.range.count;
+    if (tier != plan.request.placement.parameters) resident += chunk.range.count;
   }
-  return text + (automatic ? " (auto)" : " (as asked)");
+  return static_cast<double>(resident) / static_cast<double>(all);
+}
+
+std::string describe(const plan::Plan& plan, bool automatic) {
+  const plan::Placement& placement = plan.request.placement;
+  auto place = [](Tier tier, Tier resident_tier, double resident) -> std::string {
+    auto name = [](Tier of) {
+      return of == Tier::device ? "device" : of == Tier::host ? "host RAM" : "disk";
+    };
+    if (resident == 0) return name(tier);
+    return fmt::format("{} ({:.0f} % of them on {})", name(tier), resident * 100,
+                       name(resident_tier));
+  };
+  return fmt::format(
+      "parameters on {}, master and moments on {}{}",
+      place(placement.parameters, placement.parameters_resident_tier, parameters_resident(plan)),
+      place(placement.state, placement.resident_tier, placement.state_resident),
+      automatic ? " (auto)" : " (as asked)");
 }
 
 /// What a plan was to be made for.
@@ -281,7 +295,9 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                        const shard::Layout& layout, const PlanBasis& basis) {
   ChosenPlan chosen;
-  const Budgets budgets = budgets_of(settings.placement);
+  // What filled most of the free RAM when the store was made may find a little less of it now.
+  const Budgets budgets =
+      budgets_of(settings.placement, basis.store_parameter_bytes ? 1 : kDefaultBudgetShare);
   chosen.budget_bytes = budgets.process_bytes;
   chosen.budget_source = budgets.source;
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
@@ -294,24 +310,22 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     return plan::make_plan(model, layout, request);
   };
   const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
-  auto fits_disk = [&] { return basis.store_holds_parameters || chosen.store_bytes <= disk.bytes; };
-  for (Candidate candidate : candidates(settings, basis)) {
+  auto fits_disk = [&] { return basis.store_parameter_bytes || chosen.store_bytes <= disk.bytes; };
+  const Filling filling{model, layout, budgets,
+                        [&](const auto& placement) { return make(placement); }};
+  const ParameterSize size{layout.elements(), size_of(model.compute_dtype())};
+  for (const Candidate& candidate : candidates(settings, basis, size)) {
     chosen.plan = make(candidate.placement);
-    if (candidate.fills && chosen.plan.chunks.size() > 1 && Need(chosen.plan).fits(budgets)) {
-      candidate.placement.state_resident =
-          share_of(chosen.plan.chunks.front().range.count, chosen.plan);
-      plan::Plan filled = make(candidate.placement);
-      if (Need(filled).fits(budgets)) {
-        candidate.placement.state_resident = largest_share(filled, budgets);
-        chosen.plan = make(candidate.placement);
-      }
+    if (Need(chosen.plan).fits(budgets)) {
+      if (candidate.fills_parameters) fill_parameters(chosen.plan, filling);
+      if (candidate.fills_state) fill_state(chosen.plan, filling);
     }
     if (settings.placement.optimizer.buffer_count == 0) {
-      plan::Plan wide = make(candidate.placement, kChunkSlotsMax);
+      plan::Plan wide = make(chosen.plan.request.placement, kChunkSlotsMax);
       if (Need(wide).fits(budgets)) chosen.plan = std::move(wide);
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
-    chosen.placement = describe(chosen.plan.request.placement, automatic);
+    chosen.placement = describe(chosen.plan, automatic);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
     if (Need(chosen.plan).fits(budgets) && fits_disk()) return chosen;
   }

@@ -176,11 +176,13 @@ std::optional<std::int64_t> RunStore::committed_step() const {
   return version ? std::optional(static_cast<std::int64_t>(version->value)) : std::nullopt;
 }
 
-bool RunStore::holds_parameters() const {
+std::uint64_t RunStore::parameter_bytes() const {
   const std::string start = fmt::format("{} of ", name_of(StateKind::parameter));
-  return std::ranges::any_of(pages_->pages(), [&](const io::PageSpec& page) {
-    return page.description.starts_with(start);
-  });
+  std::uint64_t bytes = 0;
+  for (const io::PageSpec& page : pages_->pages()) {
+    if (page.description.starts_with(start)) bytes += page.bytes;
+  }
+  return bytes;
 }
 
 std::string RunStore::run_state() const {

@@ -39,8 +39,8 @@ class RunStore {
   /// The run state of the last commit, as text.
   [[nodiscard]] std::string run_state() const;
   [[nodiscard]] std::string place() const { return folder_.paths().front().string(); }
-  /// Whether the parameters are in it, beside the optimizer's state.
-  [[nodiscard]] bool holds_parameters() const;
+  /// How much of the parameters is in it, beside the optimizer's state.
+  [[nodiscard]] std::uint64_t parameter_bytes() const;
   /// Refuses a store that was made for another plan. Errors: usage, saying what to do.
   void require_pages_of(const plan::Plan& plan) const;
   /// Deletes the store: the run is finished, or its state is elsewhere.

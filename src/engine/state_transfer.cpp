@@ -183,11 +183,11 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
 
 void StateTransfer::load_parameters_from_store() {
   const plan::Plan& plan = context_.plan;
-  if (plan.request.placement.parameters == memory::Tier::disk) return;
   forget();
   const std::uint64_t element_bytes = size_of(context_.model.compute_dtype());
   for (int chunk = 0; chunk < static_cast<int>(plan.chunks.size()); ++chunk) {
     const plan::Chunk& range = plan.chunks[static_cast<std::size_t>(chunk)];
+    if (plan.parameter_tier[static_cast<std::size_t>(range.flat)] == memory::Tier::disk) continue;
     const std::span<float> values = floats(range.range.count);
     decode(chunk, 0, 0, values);
     // Through the transfer memory: a parameter on the device may be out of the host's reach.

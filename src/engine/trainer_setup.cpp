@@ -19,6 +19,15 @@ namespace {
 /// The Trainer's.
 constexpr double kStandardLearningRate = 5e-5;
 
+std::string when_updated(const plan::Plan& plan) {
+  const std::string early = "under backward, each chunk when its gradient is final";
+  const std::string late = "under the next forward, when all gradients are known to be finite";
+  if (!plan.updates_before_decision) return late;
+  const auto on_disk = std::ranges::count(plan.parameter_tier, memory::Tier::disk);
+  if (on_disk == std::ssize(plan.parameter_tier)) return early;
+  return fmt::format("of parameters on disk {}; of the others {}", early, late);
+}
+
 }  // namespace
 
 Trainer::Trainer(Settings settings, const TrainContext& context)
@@ -79,7 +88,7 @@ void Trainer::prepare_beginning() {
 
 void Trainer::prepare_plan() {
   PlanBasis basis;
-  if (beginning_.store) basis.store_holds_parameters = beginning_.store->holds_parameters();
+  if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
   require_free_ram(Need(chosen_.plan), budgets_of(settings_.placement));
@@ -126,9 +135,7 @@ void Trainer::print_tables() const {
       {"kernels", setup_.ops->description()},
       {"threads", setup_.threads.describe()},
       {"placement", chosen_.placement},
-      {"updates", plan.updates_before_decision
-                      ? "under backward, each chunk when its gradient is final"
-                      : "under the next forward, when all gradients are known to be finite"},
+      {"updates", when_updated(plan)},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen_.process_bytes),
                           format_bytes(chosen_.budget_bytes), chosen_.budget_source)},
       {"after a kill", plan.commits_every_step

@@ -1,6 +1,8 @@
 #include "builder.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "terrace/core/error.h"
 
@@ -19,14 +21,23 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
       "whole blocks of the disk in every dtype",
       request.chunk_elements);
   require(
-      !shards(1) || shards(3) || parameters_on(Tier::device), ErrorKind::usage,
+      !shards(1) || shards(3) || request.placement.parameters == Tier::device, ErrorKind::usage,
       "ZeRO stage {} keeps whole parameters on every rank's device; to place them elsewhere use "
       "--zero_stage 3",
       request.zero_stage);
+  const Placement& placement = request.placement;
+  require(placement.parameters_resident == 0 ||
+              placement.parameters_resident_tier < placement.parameters,
+          ErrorKind::usage,
+          "{:.0f} % of the parameters are to stay on the {} tier, but it is no faster than the "
+          "rest's, {}",
+          placement.parameters_resident * 100, name_of(placement.parameters_resident_tier),
+          name_of(placement.parameters));
   plan_.request = request;
 }
 
 Plan Builder::build() && {
+  place_parameters();
   cut_chunks();
   add_parameters();
   add_activations();
@@ -46,16 +57,44 @@ Tier Builder::gradient_tier() const {
   return all_on_device ? Tier::device : Tier::host;
 }
 
+std::vector<int> resident_order(const model::Model& model, const shard::Layout& layout) {
+  std::vector<int> fetches(layout.flats().size(), 0);
+  const int units = static_cast<int>(model.units().size());
+  for (int unit = 0; unit < units; ++unit) {
+    const bool twice = unit + 1 < units && model.backward_reads_weights(unit);
+    for (const int flat : layout.flats_of_unit(unit)) {
+      fetches[static_cast<std::size_t>(flat)] += twice ? 2 : 1;
+    }
+  }
+  std::vector<int> order(fetches.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](int flat) { return fetches[static_cast<std::size_t>(flat)]; });
+  return order;
+}
+
+void Builder::place_parameters() {
+  const Placement& placement = request_.placement;
+  plan_.parameter_tier.assign(layout_.flats().size(), placement.parameters);
+  auto left = static_cast<std::int64_t>(placement.parameters_resident *
+                                        static_cast<double>(layout_.elements()));
+  for (const int flat : resident_order(model_, layout_)) {
+    left -= layout_.flat(flat).elements;
+    if (left < 0) break;
+    plan_.parameter_tier[static_cast<std::size_t>(flat)] = placement.parameters_resident_tier;
+  }
+}
+
 void Builder::add_parameters() {
   memory::MemoryPlan& memory = plan_.memory;
   for (const shard::Flat& flat : layout_.flats()) {
+    const Tier tier = parameter_tier(flat.id);
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(kept(flat, shards(3))) * parameter_bytes();
-    plan_.flat_parameter.push_back(
-        parameters_on(Tier::disk) ? memory::kNoRegion
-                                  : memory.add("parameters", request_.placement.parameters, bytes));
-    const bool copy = request_.update_reads_parameter && parameters_on(Tier::device) &&
-                      gradient_tier() == Tier::host;
+    plan_.flat_parameter.push_back(tier == Tier::disk ? memory::kNoRegion
+                                                      : memory.add("parameters", tier, bytes));
+    const bool copy =
+        request_.update_reads_parameter && tier == Tier::device && gradient_tier() == Tier::host;
     const std::uint64_t copied =
         static_cast<std::uint64_t>(kept(flat, shards(1))) * parameter_bytes();
     plan_.host_parameter.push_back(copy ? memory.add("parameters (host copy)", Tier::host, copied)
@@ -64,7 +103,7 @@ void Builder::add_parameters() {
   for (const Chunk& chunk : plan_.chunks) {
     const auto flat = static_cast<std::size_t>(chunk.flat);
     const std::uint64_t bytes = static_cast<std::uint64_t>(chunk.range.count) * parameter_bytes();
-    if (parameters_on(Tier::disk)) {
+    if (parameter_tier(chunk.flat) == Tier::disk) {
       plan_.parameter.push_back({memory.add("parameters", Tier::disk, bytes), 0});
     } else {
       plan_.parameter.push_back(
@@ -79,7 +118,7 @@ void Builder::add_gradients() {
   for (const shard::Flat& flat : layout_.flats()) {
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(kept(flat, shards_gradients())) * size_of(request_.gradient);
-    plan_.gradient.push_back(plan_.updates_before_decision
+    plan_.gradient.push_back(plan_.updates_early(flat.id)
                                  ? add_transient("gradient slots", tier, bytes)
                                  : plan_.memory.add("gradients", tier, bytes));
   }
@@ -103,9 +142,10 @@ void Builder::add_state() {
       places.push_back({memory.add(std::string(name_of(element.kind)), chunk.tier, bytes), 0});
     }
     plan_.state.push_back(std::move(places));
-    const bool staged = parameters_on(Tier::device) && chunk.tier != Tier::device &&
-                        !request_.update_reads_parameter;
-    needs_slot_.push_back(chunk.tier == Tier::disk || parameters_on(Tier::disk) || staged);
+    const Tier parameter = parameter_tier(chunk.flat);
+    const bool staged =
+        parameter == Tier::device && chunk.tier != Tier::device && !request_.update_reads_parameter;
+    needs_slot_.push_back(chunk.tier == Tier::disk || parameter == Tier::disk || staged);
   }
   std::int64_t largest = 0;
   for (const Chunk& chunk : plan_.chunks) largest = std::max(largest, chunk.range.count);
@@ -245,8 +285,8 @@ std::uint64_t Plan::kept_bytes(StateKind kind) const {
     for (const RegionId id : gradient) add(id);
   } else if (kind == StateKind::parameter) {
     for (const RegionId id : flat_parameter) add(id);
-    if (request.placement.parameters == Tier::disk) {
-      for (const Place& place : parameter) add(place.region);
+    for (const Place& place : parameter) {
+      if (memory.region(place.region).tier == Tier::disk) add(place.region);
     }
   }
   for (std::size_t index = 0; index < request.state.size(); ++index) {

@@ -49,6 +49,7 @@ class Builder {
     memory::RegionId slot;
   };
 
+  void place_parameters();
   void cut_chunks();
   void add_parameters();
   void add_gradients();
@@ -64,8 +65,11 @@ class Builder {
   [[nodiscard]] bool reads_parameters(const Visit& visit) const {
     return visit.pass != Visit::Pass::backward || model_.backward_reads_weights(visit.unit);
   }
-  /// Copies the visited unit's streamed parameters to device slots: `fetched_[visit]`.
+  /// Copies the visited unit's streamed parameters to device slots: `fetched_[visit]`, where those
+  /// that stay on the device are too.
   void emit_fetch(std::size_t visit, int unit);
+  /// Reads a flat's parameters from disk to a host slot.
+  memory::RegionId emit_read(int flat, int unit, std::uint64_t bytes);
   void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);
   void emit_head(const Visit& visit, std::size_t index, int micro_batch);
   void emit_logits(const Visit& visit, std::size_t index);
@@ -88,7 +92,7 @@ class Builder {
 
   Task& emit(TaskKind kind, Lane lane, std::vector<Access> accesses);
   void append_accumulators(int unit, std::vector<Access>& accesses) const;
-  void append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const;
+  void append_parameters(std::size_t visit, std::vector<Access>& accesses) const;
   /// See "Note on passing memory": the regions of the unit before and of this one are kept until
   /// here. Those of this one are then in `before`, and `now` is empty.
   void keep_two(std::vector<memory::RegionId>& before, std::vector<memory::RegionId>& now);
@@ -102,8 +106,8 @@ class Builder {
     return index < transient_.size() && transient_[index];
   }
   [[nodiscard]] int unit_count() const { return static_cast<int>(model_.units().size()); }
-  [[nodiscard]] bool parameters_on(memory::Tier tier) const {
-    return request_.placement.parameters == tier;
+  [[nodiscard]] memory::Tier parameter_tier(int flat) const {
+    return plan_.parameter_tier[static_cast<std::size_t>(flat)];
   }
   [[nodiscard]] memory::Tier gradient_tier() const;
   /// Whether what ZeRO shards from `stage` on is sharded; then the rank keeps its part only.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "builder.h"
+#include "terrace/core/error.h"
 
 // What a chunk's state goes through: see `Chunk` in plan.h.
 
@@ -29,11 +30,12 @@ void Builder::cut_chunks() {
   first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
   const bool state_on_disk = std::ranges::all_of(
       plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
+  const auto parameters_on_disk = std::ranges::count(plan_.parameter_tier, Tier::disk);
+  const bool all_on_disk = parameters_on_disk == std::ssize(plan_.parameter_tier);
   plan_.commits_every_step = request_.purpose == Purpose::train && request_.disk_extents == 2 &&
-                             state_on_disk &&
-                             (parameters_on(Tier::disk) || !request_.update_reads_parameter);
+                             state_on_disk && (all_on_disk || !request_.update_reads_parameter);
   plan_.updates_before_decision =
-      request_.may_update_before_decision && plan_.commits_every_step && parameters_on(Tier::disk);
+      request_.may_update_before_decision && plan_.commits_every_step && parameters_on_disk > 0;
 }
 
 void Builder::emit_chunks(int flat) {
@@ -54,6 +56,7 @@ void Builder::emit_chunk(int number) {
     const RegionId home = plan_.state[index][kind].region;
     Access state = whole(home, true);
     if (plan_.chunks[index].tier == Tier::disk) {
+      require(slot != nullptr, ErrorKind::internal, "a chunk on disk has no slot");
       state.region = slot->state[kind];
       read.push_back({home, state.region});
       written.push_back({home, state.region});
@@ -64,12 +67,13 @@ void Builder::emit_chunk(int number) {
   const Access parameter = updated_parameter(number, slot);
   update_bytes += (request_.update_reads_parameter ? 2 : 1) * parameter.bytes;
   accesses.push_back(parameter);
-  if (parameters_on(Tier::disk)) {
+  const Chunk& chunk = plan_.chunks[index];
+  const Tier parameter_tier = this->parameter_tier(chunk.flat);
+  if (parameter_tier == Tier::disk) {
     const RegionId page = plan_.parameter[index].region;
     if (request_.update_reads_parameter) read.push_back({page, parameter.region});
     written.push_back({page, parameter.region});
   }
-  const Chunk& chunk = plan_.chunks[index];
   const auto flat = static_cast<std::size_t>(chunk.flat);
   accesses.push_back(part(plan_.gradient[flat], chunk.range, size_of(request_.gradient), false));
   update_bytes += accesses.back().bytes;
@@ -78,7 +82,7 @@ void Builder::emit_chunk(int number) {
   Task& update = emit(TaskKind::update, Lane::optimizer, std::move(accesses));
   label(update, number, update_bytes);
   const RegionId home = plan_.flat_parameter[flat];
-  if (parameters_on(Tier::device) && parameter.region != home) {
+  if (parameter_tier == Tier::device && parameter.region != home) {
     Access source = parameter;
     source.write = false;
     Task& store = emit(TaskKind::store_parameter, Lane::h2d,
@@ -94,7 +98,7 @@ Access Builder::updated_parameter(int number, const Slot* slot) const {
   if (plan_.host_parameter[flat] != memory::kNoRegion) {
     return part(plan_.host_parameter[flat], chunk.range, parameter_bytes(), true);
   }
-  if (slot != nullptr && !parameters_on(Tier::host)) {
+  if (slot != nullptr && parameter_tier(chunk.flat) != Tier::host) {
     return part(slot->parameter, {0, chunk.range.count}, parameter_bytes(), true);
   }
   return part(plan_.flat_parameter[flat], chunk.range, parameter_bytes(), true);

@@ -60,33 +60,36 @@ void Builder::emit_training() {
 }
 
 void Builder::emit_decision() {
-  std::vector<Access> pages;
-  for (std::size_t index = 0; index < plan_.memory.regions().size(); ++index) {
-    const RegionId region(static_cast<int>(index));
-    if (plan_.memory.region(region).tier == Tier::disk) pages.push_back(whole(region, false));
-  }
-  // The decision is ordered behind the norms of all flats by its lane.
+  // Ordered behind the norms of all flats by its lane.
   std::vector<Access> decision = {whole(plan_.host_losses, false)};
   if (plan_.updates_before_decision) {
     decision.push_back(whole(decision_, true));
     emit(TaskKind::decide, Lane::optimizer, std::move(decision));
     std::vector<Access> dropped = {whole(decision_, false)};
-    for (Access page : pages) {
-      page.write = true;
-      dropped.push_back(page);
+    for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
+      if (!plan_.updates_early(plan_.chunks[chunk].flat)) continue;
+      for (const Place& place : plan_.state[chunk]) dropped.push_back(whole(place.region, true));
+      dropped.push_back(whole(plan_.parameter[chunk].region, true));
     }
     emit(TaskKind::settle, Lane::disk_write, std::move(dropped));
   } else {
     emit(TaskKind::decide, Lane::optimizer, std::move(decision));
-    for (const shard::Flat& flat : layout_.flats()) {
-      emit_chunks(flat.id);
-      if (shards(1) && !shards(3)) {
-        const RegionId home = plan_.flat_parameter[static_cast<std::size_t>(flat.id)];
-        emit_gather(flat.id, home, home);
-      }
+  }
+  for (const shard::Flat& flat : layout_.flats()) {
+    if (plan_.updates_early(flat.id)) continue;
+    emit_chunks(flat.id);
+    if (shards(1) && !shards(3)) {
+      const RegionId home = plan_.flat_parameter[static_cast<std::size_t>(flat.id)];
+      emit_gather(flat.id, home, home);
     }
   }
-  if (plan_.commits_every_step) emit(TaskKind::commit, Lane::disk_write, std::move(pages));
+  if (!plan_.commits_every_step) return;
+  std::vector<Access> pages;
+  for (std::size_t index = 0; index < plan_.memory.regions().size(); ++index) {
+    const RegionId region(static_cast<int>(index));
+    if (plan_.memory.region(region).tier == Tier::disk) pages.push_back(whole(region, false));
+  }
+  emit(TaskKind::commit, Lane::disk_write, std::move(pages));
 }
 
 void Builder::emit_evaluation() {
@@ -152,34 +155,36 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
     for (const int flat : layout_.flats_of_unit(visit.unit)) {
       if (layout_.flat(flat).unit != visit.unit) continue;
       emit_gradient(flat);
-      if (plan_.updates_before_decision) emit_chunks(flat);
+      if (plan_.updates_early(flat)) emit_chunks(flat);
     }
     keep_two(gradients_before_, gradients_now_);
   }
 }
 
+RegionId Builder::emit_read(int flat, int unit, std::uint64_t bytes) {
+  const RegionId slot = add_transient("parameter slots", Tier::host, whole_blocks(bytes));
+  reads_now_.push_back(slot);
+  std::vector<Access> accesses = {whole(slot, true)};
+  const auto number = static_cast<std::size_t>(flat);
+  for (int chunk = first_chunk_[number]; chunk < first_chunk_[number + 1]; ++chunk) {
+    accesses.push_back(whole(plan_.parameter[static_cast<std::size_t>(chunk)].region, false));
+  }
+  Task& read = emit(TaskKind::read_parameter, Lane::disk_read, std::move(accesses));
+  read.flat = flat;
+  read.unit = unit;
+  read.bytes = bytes;
+  return slot;
+}
+
 void Builder::emit_fetch(std::size_t visit, int unit) {
-  if (parameters_on(Tier::device) && !shards(3)) return;
   for (const int flat : layout_.flats_of_unit(unit)) {
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(kept(layout_.flat(flat), shards(3))) * parameter_bytes();
-    RegionId source = plan_.flat_parameter[static_cast<std::size_t>(flat)];
-    if (parameters_on(Tier::disk)) {
-      source = add_transient("parameter slots", Tier::host, whole_blocks(bytes));
-      reads_now_.push_back(source);
-      std::vector<Access> accesses = {whole(source, true)};
-      for (std::size_t chunk = 0; chunk < plan_.chunks.size(); ++chunk) {
-        if (plan_.chunks[chunk].flat == flat) {
-          accesses.push_back(whole(plan_.parameter[chunk].region, false));
-        }
-      }
-      Task& read = emit(TaskKind::read_parameter, Lane::disk_read, std::move(accesses));
-      read.flat = flat;
-      read.unit = unit;
-      read.bytes = bytes;
-    }
-    RegionId slot = source;
-    if (!parameters_on(Tier::device)) {
+    const Tier tier = parameter_tier(flat);
+    RegionId slot = tier == Tier::disk ? emit_read(flat, unit, bytes)
+                                       : plan_.flat_parameter[static_cast<std::size_t>(flat)];
+    if (tier != Tier::device) {
+      const RegionId source = slot;
       slot = add_transient("parameter slots", Tier::device, bytes);
       Task& fetch = emit(TaskKind::fetch_parameter, Lane::h2d,
                          {{source, 0, bytes, false}, whole(slot, true)});
@@ -196,7 +201,8 @@ void Builder::emit_fetch(std::size_t visit, int unit) {
     }
     fetched_[visit].push_back(slot);
   }
-  keep_two(reads_before_, reads_now_);
+  // A unit that reads nothing from disk is none that others' slots are kept for.
+  if (!reads_now_.empty()) keep_two(reads_before_, reads_now_);
 }
 
 void Builder::append_accumulators(int unit, std::vector<Access>& accesses) const {
@@ -205,14 +211,8 @@ void Builder::append_accumulators(int unit, std::vector<Access>& accesses) const
   }
 }
 
-void Builder::append_parameters(std::size_t visit, int unit, std::vector<Access>& accesses) const {
-  const auto flats = layout_.flats_of_unit(unit);
-  for (std::size_t index = 0; index < flats.size(); ++index) {
-    accesses.push_back(whole(parameters_on(Tier::device) && !shards(3)
-                                 ? plan_.flat_parameter[static_cast<std::size_t>(flats[index])]
-                                 : fetched_[visit][index],
-                             false));
-  }
+void Builder::append_parameters(std::size_t visit, std::vector<Access>& accesses) const {
+  for (const RegionId region : fetched_[visit]) accesses.push_back(whole(region, false));
 }
 
 void Builder::emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind) {
@@ -222,7 +222,7 @@ void Builder::emit_forward(const Visit& visit, std::size_t index, int micro_batc
       whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
       whole(saved_of(visit.unit, micro_batch), true), whole(boundary_[unit][copy], true)};
   if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
-  append_parameters(index, visit.unit, accesses);
+  append_parameters(index, accesses);
   Task& task = emit(kind, Lane::compute, std::move(accesses));
   task.unit = visit.unit;
   task.micro_batch = micro_batch;
@@ -238,7 +238,7 @@ void Builder::emit_head(const Visit& visit, std::size_t index, int micro_batch) 
   if (training) accesses.push_back(whole(d_boundary_[copy], true));
   accesses.push_back(whole(boundary_[static_cast<std::size_t>(visit.unit) - 1][copy], false));
   if (training) append_accumulators(visit.unit, accesses);
-  append_parameters(index, visit.unit, accesses);
+  append_parameters(index, accesses);
   Task& task =
       emit(training ? TaskKind::head : TaskKind::head_loss, Lane::compute, std::move(accesses));
   task.unit = visit.unit;
@@ -251,7 +251,7 @@ void Builder::emit_logits(const Visit& visit, std::size_t index) {
       whole(device_batch_[0], false), whole(scratch_, true), whole(device_position_, false),
       whole(device_logits_, true),
       whole(boundary_[static_cast<std::size_t>(visit.unit) - 1][0], false)};
-  append_parameters(index, visit.unit, accesses);
+  append_parameters(index, accesses);
   Task& task = emit(TaskKind::head_logits, Lane::compute, std::move(accesses));
   task.unit = visit.unit;
   task.micro_batch = 0;
@@ -265,7 +265,7 @@ void Builder::emit_backward(const Visit& visit, std::size_t index, int micro_bat
       whole(saved_of(visit.unit, micro_batch), true), whole(d_boundary_[copy], true)};
   if (visit.unit > 0) accesses.push_back(whole(boundary_[unit - 1][copy], false));
   append_accumulators(visit.unit, accesses);
-  if (reads_parameters(visit)) append_parameters(index, visit.unit, accesses);
+  if (reads_parameters(visit)) append_parameters(index, accesses);
   Task& task = emit(TaskKind::backward, Lane::compute, std::move(accesses));
   task.unit = visit.unit;
   task.micro_batch = micro_batch;

@@ -33,15 +33,21 @@ TEST_F(EqualityProductTest, the_losses_of_30_steps_are_equal_over_the_whole_prod
       ASSERT_EQ(reference.size(), 30U);
       remove("reference");
       base.output.folder = folder_ / "run";
-      for (const Placement parameters : {Placement::none, Placement::cpu, Placement::nvme}) {
+      for (const auto& [parameters, share] :
+           {std::pair(Placement::none, 1.0), std::pair(Placement::cpu, 1.0),
+            std::pair(Placement::nvme, 1.0), std::pair(Placement::cpu, 0.5),
+            std::pair(Placement::nvme, 0.5)}) {
         for (const auto& [state, ratio] :
              {std::pair(Placement::none, 1.0), std::pair(Placement::cpu, 1.0),
               std::pair(Placement::nvme, 1.0), std::pair(Placement::nvme, 0.5)}) {
           for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
             for (const std::int64_t prefetch : {1, 3}) {
               for (const std::int64_t chunk : {2048, 1 << 16}) {
-                const Variant variant{parameters,    state,    ratio, order,
-                                      runs % 2 == 0, prefetch, chunk, 0};
+                // Half of the parameters: with the rest of the run's state on disk alone.
+                const bool all_on_disk = state == Placement::nvme && ratio == 1;
+                if (share < 1 && (!all_on_disk || prefetch > 1 || chunk > 2048)) continue;
+                const Variant variant{parameters, state, ratio, order, runs % 2 == 0,
+                                      prefetch,   chunk, 0,     share};
                 SCOPED_TRACE(describe(variant));
                 ASSERT_THAT(run(with(base, variant)), ElementsAreArray(reference));
                 remove("run");

@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::ElementsAreArray;
 
-/// Each tier for the parameters with each (and half) for the state, the rest in turn.
+/// Each tier for the parameters with each (and half) for the state, the rest in turn; some of the
+/// parameters that are not on the device by half.
 std::vector<Variant> covering_variants() {
   std::vector<Variant> list;
   int number = 0;
@@ -28,6 +29,7 @@ std::vector<Variant> covering_variants() {
       variant.prefetch = 1 + number % 3;
       variant.chunk = number % 5 == 1 ? 1 << 16 : 2048 * (1 + number % 3);
       variant.slots = number % 3 == 2 ? 1 : 0;
+      variant.parameters_ratio = number % 4 == 3 ? 0.5 : 1;
       list.push_back(variant);
       number += 1;
     }

@@ -23,7 +23,9 @@ namespace terrace::engine::testing {
 /// bytes move before the other task is complete.
 class ForbiddenOrders {
  public:
-  static constexpr std::int64_t kSteps = 4;
+  /// Where the second step is skipped, its loss says nothing of what it read, and the third reads
+  /// what the second has not changed: the fourth sees the update before it.
+  static constexpr std::int64_t kSteps = 5;
 
   ForbiddenOrders(const plan::PlanRequest& request, std::int64_t skipped_step)
       : rig_(request, skipped_step), whole_(rig_.plan().training) {

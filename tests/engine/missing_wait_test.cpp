@@ -51,7 +51,7 @@ void expect_every_wait_matters(const plan::Placement& placement, bool early = fa
   // What an early update has written is dropped in a skipped step only.
   ForbiddenOrders orders(request, early ? 2 : 0);
   const std::vector<StepResult> reference = orders.run_whole();
-  ASSERT_EQ(reference.size(), 3U);
+  ASSERT_EQ(reference.size(), 4U);
   ASSERT_EQ(orders.run_whole(), reference);
   const plan::Schedule& whole = orders.schedule();
   ASSERT_GT(whole.waits.size(), 10U);
@@ -81,6 +81,12 @@ TEST(MissingWait, changes_a_run_with_all_on_disk) {
 }
 TEST(MissingWait, changes_a_run_with_early_updates_of_which_one_is_dropped) {
   expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0}, true);
+}
+TEST(MissingWait, changes_a_run_with_half_of_the_parameters_resident) {
+  expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0, Tier::device, 0.5});
+}
+TEST(MissingWait, changes_a_run_in_which_some_updates_are_early_and_some_are_not) {
+  expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5}, true);
 }
 
 }  // namespace

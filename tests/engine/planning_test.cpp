@@ -46,6 +46,15 @@ class PlanningTest : public ::testing::Test {
     pinned.placement.host_memory = Budget{.bytes = kGiB};
     return choose_plan(pinned, model_, layout_).process_bytes;
   }
+  /// Bytes of the parameters on a tier.
+  [[nodiscard]] static std::uint64_t parameters_on(const plan::Plan& plan, Tier tier) {
+    std::uint64_t bytes = 0;
+    for (const plan::Chunk& chunk : plan.chunks) {
+      if (plan.parameter_tier[static_cast<std::size_t>(chunk.flat)] != tier) continue;
+      bytes += static_cast<std::uint64_t>(chunk.range.count) * 2;
+    }
+    return bytes;
+  }
   /// Bytes of the state of the chunks on a tier.
   [[nodiscard]] static std::uint64_t state_on(const plan::Plan& plan, Tier tier) {
     std::uint64_t bytes = 0;
@@ -68,17 +77,19 @@ TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
     settings_.optimizer.max_grad_norm = clip;
     const std::uint64_t first = floor();
     const std::uint64_t last = whole();
-    Tier parameters = Tier::disk;
+    std::uint64_t parameters = ~std::uint64_t{0};
     std::uint64_t on_disk = ~std::uint64_t{0};
     int parts = 0;
+    int parameter_parts = 0;
     for (std::uint64_t budget = first; budget < last + kChunkBytes; budget += 4 * kKiB) {
       const ChosenPlan chosen = choose(budget);
       SCOPED_TRACE(chosen.placement + ", " + std::to_string(budget));
       ASSERT_LE(chosen.process_bytes, budget);
-      const Tier now = chosen.plan.request.placement.parameters;
+      const std::uint64_t now = parameters_on(chosen.plan, Tier::disk);
       ASSERT_LE(now, parameters);
       if (now != parameters) on_disk = ~std::uint64_t{0};
       parameters = now;
+      if (now > 0 && parameters_on(chosen.plan, Tier::device) > 0) ++parameter_parts;
       const std::uint64_t state = state_on(chosen.plan, Tier::disk);
       ASSERT_LE(state, on_disk);
       on_disk = state;
@@ -86,7 +97,8 @@ TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
       ++parts;
       EXPECT_GT(chosen.process_bytes + kChunkBytes, budget) << "another chunk would have fitted";
     }
-    EXPECT_EQ(parameters, Tier::device);
+    EXPECT_EQ(parameters, 0U);
+    EXPECT_GT(parameter_parts, 2);
     EXPECT_EQ(on_disk, 0U) << "at the end all is in RAM";
     EXPECT_GT(parts, 5);
   }
@@ -149,18 +161,57 @@ TEST_F(PlanningTest, slots_that_are_asked_for_and_do_not_fit_are_refused) {
 TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
   const std::uint64_t budget = (floor() + whole()) / 2;
   EXPECT_GT(state_on(choose(budget).plan, Tier::host), 0U);
-  EXPECT_EQ(state_on(choose(budget, {.store_holds_parameters = false}).plan, Tier::host), 0U);
+  EXPECT_EQ(state_on(choose(budget, {.store_parameter_bytes = 0}).plan, Tier::host), 0U);
   settings_.placement.optimizer.device = Placement::nvme;
   EXPECT_EQ(state_on(choose(budget).plan, Tier::host), 0U);
 }
 
 TEST_F(PlanningTest, what_a_store_holds_decides_where_the_parameters_are) {
-  for (const bool held : {false, true}) {
-    const plan::Placement found =
-        choose(kGiB, {.store_holds_parameters = held}).plan.request.placement;
-    EXPECT_EQ(found.state, Tier::disk);
-    EXPECT_EQ(found.parameters == Tier::disk, held);
+  const std::uint64_t all = static_cast<std::uint64_t>(layout_.elements()) * 2;
+  std::uint64_t budget = floor();
+  while (parameters_on(choose(budget).plan, Tier::disk) == all) budget += 4 * kKiB;
+  const plan::Plan split = choose(budget).plan;
+  const std::uint64_t part = parameters_on(split, Tier::disk);
+  ASSERT_GT(part, 0U);
+  for (const std::uint64_t held : {std::uint64_t{0}, part, all}) {
+    const plan::Plan found = choose(kGiB, {.store_parameter_bytes = held}).plan;
+    EXPECT_EQ(found.request.placement.state, Tier::disk);
+    EXPECT_EQ(parameters_on(found, Tier::disk), held);
+    if (held == part) {
+      EXPECT_EQ(found.parameter_tier, split.parameter_tier);
+    }
   }
+}
+
+TEST_F(PlanningTest, a_share_of_the_parameters_is_offloaded_as_asked) {
+  settings_.placement.parameters.ratio = 0.25;
+  settings_.placement.parameters.device = Placement::nvme;
+  const std::uint64_t quarter = static_cast<std::uint64_t>(layout_.elements()) * 2 / 4;
+  ChosenPlan chosen = choose(kGiB);
+  EXPECT_GE(parameters_on(chosen.plan, Tier::disk), quarter);
+  EXPECT_LT(parameters_on(chosen.plan, Tier::disk), 2 * quarter);
+  EXPECT_EQ(parameters_on(chosen.plan, Tier::host), 0U);
+  EXPECT_THAT(chosen.placement, HasSubstr("parameters on disk ("));
+  EXPECT_THAT(chosen.placement, HasSubstr(" % of them on device)"));
+  settings_.placement.device_memory = Budget{.bytes = kGiB};
+  chosen = choose(kGiB);
+  EXPECT_GT(parameters_on(chosen.plan, Tier::host), 2 * quarter) << "a device that is bounded";
+  settings_.placement.parameters.device = Placement::cpu;
+  chosen = choose(kGiB);
+  EXPECT_GT(parameters_on(chosen.plan, Tier::device), 2 * quarter);
+  EXPECT_GE(parameters_on(chosen.plan, Tier::host), quarter);
+}
+
+TEST_F(PlanningTest, a_device_that_does_not_hold_the_parameters_holds_a_part_of_them) {
+  settings_.placement.swap.clear();
+  settings_.placement.optimizer.device = Placement::cpu;
+  const plan::Plan whole = choose(kGiB).plan;
+  const std::uint64_t all = parameters_on(whole, Tier::device);
+  ASSERT_EQ(all, static_cast<std::uint64_t>(layout_.elements()) * 2);
+  settings_.placement.device_memory = Budget{.bytes = whole.memory.bytes(Tier::device) - 4 * kKiB};
+  const plan::Plan most = choose(kGiB).plan;
+  EXPECT_GT(parameters_on(most, Tier::host), 0U);
+  EXPECT_GT(parameters_on(most, Tier::device), 0U);
 }
 
 TEST_F(PlanningTest, what_is_more_than_the_disk_gives_does_not_fit) {

@@ -294,13 +294,14 @@ TEST_F(KillTest, a_killed_run_goes_on_at_its_last_committed_step) {
   for (const auto& [parameters, step, clips] :
        {std::tuple(Placement::none, 1, true), std::tuple(Placement::cpu, 7, true),
         std::tuple(Placement::nvme, 2, true), std::tuple(Placement::nvme, 11, true),
-        std::tuple(Placement::nvme, 5, false)}) {
+        std::tuple(Placement::nvme, 5, false), std::tuple(Placement::nvme, 3, false)}) {
     SCOPED_TRACE("killed at step " + std::to_string(step));
     Settings settings = clips ? base : unclipped;
     const std::vector<Row>& reference = references[clips ? 0 : 1];
     settings.output.folder = folder_ / std::to_string(step);
     put_state_on(settings, Placement::nvme);
     settings.placement.parameters.device = parameters;
+    if (step == 3 || step == 11) settings.placement.parameters.ratio = 0.5;
     const int status = run_and_kill(settings, "step " + std::to_string(step) + ": validation loss");
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
     settings.output.resume = "auto";
@@ -322,7 +323,7 @@ TEST_F(KillTest, what_is_not_all_in_the_store_goes_on_at_the_last_checkpoint) {
   Settings settings = base;
   settings.output.folder = folder_ / "half";
   put_state_on(settings, Placement::nvme);
-  settings.placement.optimizer_ratio = 0.5;
+  settings.placement.optimizer.ratio = 0.5;
   const int status = run_and_kill(settings, "step 7: validation loss");
   ASSERT_TRUE(WIFSIGNALED(status));
   settings.output.resume = "auto";

@@ -180,10 +180,24 @@ inline std::vector<plan::PlanRequest> requests() {
       ++number;
     }
   }
-  // Each chunk as soon as its gradient is final.
-  for (const auto order : {plan::MicroBatchOrder::unit_major, plan::MicroBatchOrder::batch_major}) {
+  // Half of the parameters on each tier that is faster than the rest's.
+  for (const auto& [rest, resident] :
+       {std::pair(Tier::host, Tier::device), std::pair(Tier::disk, Tier::device),
+        std::pair(Tier::disk, Tier::host)}) {
     plan::PlanRequest request = small_request();
-    request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+    request.placement = {rest, rest, Tier::host, 0, resident, 0.5};
+    request.order =
+        number % 2 == 0 ? plan::MicroBatchOrder::unit_major : plan::MicroBatchOrder::batch_major;
+    request.prefetch_units = number % 3;
+    list.push_back(request);
+    ++number;
+  }
+  // Each chunk as soon as its gradient is final; then those whose parameters are on disk alone.
+  for (const auto& [order, resident] : {std::pair(plan::MicroBatchOrder::unit_major, 0.0),
+                                        std::pair(plan::MicroBatchOrder::batch_major, 0.0),
+                                        std::pair(plan::MicroBatchOrder::unit_major, 0.5)}) {
+    plan::PlanRequest request = small_request();
+    request.placement = {Tier::disk, Tier::disk, Tier::host, 0, Tier::host, resident};
     request.may_update_before_decision = true;
     request.order = order;
     request.prefetch_units = 2;

@@ -17,19 +17,21 @@ struct Variant {
   std::int64_t prefetch = 0;
   std::int64_t chunk = 2048;
   std::int64_t slots = 0;
+  double parameters_ratio = 1;
 };
 
 inline std::string describe(const Variant& variant) {
-  return ::testing::PrintToString(std::tuple(static_cast<int>(variant.parameters),
-                                             static_cast<int>(variant.state), variant.ratio,
-                                             static_cast<int>(variant.order), variant.recompute,
-                                             variant.prefetch, variant.chunk, variant.slots));
+  return ::testing::PrintToString(
+      std::tuple(static_cast<int>(variant.parameters), static_cast<int>(variant.state),
+                 variant.ratio, static_cast<int>(variant.order), variant.recompute,
+                 variant.prefetch, variant.chunk, variant.slots, variant.parameters_ratio));
 }
 
 [[nodiscard]] inline Settings with(Settings settings, const Variant& variant) {
   settings.placement.parameters.device = variant.parameters;
   settings.placement.optimizer.device = variant.state;
-  settings.placement.optimizer_ratio = variant.ratio;
+  settings.placement.optimizer.ratio = variant.ratio;
+  settings.placement.parameters.ratio = variant.parameters_ratio;
   settings.batch.order = variant.order;
   settings.numerics.gradient_checkpointing = variant.recompute;
   settings.placement.prefetch_units = variant.prefetch;

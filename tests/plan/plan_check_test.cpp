@@ -33,7 +33,7 @@ TEST_F(PlanTest, every_plan_of_the_product_is_packed_and_safe) {
       ++plans;
     });
   }
-  EXPECT_EQ(plans, (2 * 18 + 1) * 2 * 2 * 2 * 3 * 2);
+  EXPECT_EQ(plans, (2 * 22 + 3) * 2 * 2 * 2 * 3 * 2);
 }
 
 TEST_F(PlanTest, the_check_fails_without_any_one_of_the_waits) {

@@ -32,40 +32,45 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int unit
   for (const StateElement& element : request.state) {
     state += static_cast<std::uint64_t>(element.bytes);
   }
-  std::uint64_t on_device = 0;
   std::uint64_t on_disk = 0;
+  std::vector<std::uint64_t> updated_elsewhere(layout.flats().size(), 0);  // than on the device
   for (const Chunk& chunk : plan.chunks) {
     const auto count = static_cast<std::uint64_t>(chunk.range.count);
-    if (chunk.tier == Tier::device) on_device += count;
+    if (chunk.tier != Tier::device)
+      updated_elsewhere[static_cast<std::size_t>(chunk.flat)] += count;
     if (chunk.tier == Tier::disk) on_disk += count;
   }
   // Each unit is visited forward and backward, the head once; the embedding's backward reads none.
-  std::uint64_t visited = 0;
+  std::vector<std::uint64_t> visits(layout.flats().size(), 0);
   for (int unit = 0; unit < units; ++unit) {
     for (const int flat : layout.flats_of_unit(unit)) {
-      visited += (unit > 0 && unit + 1 < units ? 2 : 1) *
-                 static_cast<std::uint64_t>(layout.flat(flat).elements);
+      visits[static_cast<std::size_t>(flat)] += unit > 0 && unit + 1 < units ? 2 : 1;
     }
   }
-  if (request.order == MicroBatchOrder::batch_major) visited *= micro_batches;
+  const std::uint64_t passes =
+      request.order == MicroBatchOrder::batch_major ? micro_batches : std::uint64_t{1};
 
   StepBytes bytes;
-  const bool gradients_leave = on_device < elements;
+  const bool gradients_leave =
+      std::ranges::any_of(updated_elsewhere, [](std::uint64_t count) { return count > 0; });
   bytes.batches = micro_batches * static_cast<std::uint64_t>(tokens) * 2 * 4;
   bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0);
   bytes.disk_read = bytes.disk_write = on_disk * state;
-  if (request.placement.parameters == Tier::device) {
-    // Updated elsewhere, they come back; where the update reads them, from the host's copy of all.
-    const std::uint64_t updated =
-        request.update_reads_parameter && gradients_leave ? elements : elements - on_device;
-    bytes.h2d += updated * kParameter;
-  } else {
-    bytes.h2d += visited * kParameter;
-  }
-  if (request.placement.parameters == Tier::disk) {
-    bytes.disk_read += visited * kParameter;
-    bytes.disk_write += elements * kParameter;
-    if (request.update_reads_parameter) bytes.disk_read += elements * kParameter;
+  for (std::size_t flat = 0; flat < visits.size(); ++flat) {
+    const auto size =
+        static_cast<std::uint64_t>(layout.flat(static_cast<int>(flat)).elements) * kParameter;
+    if (plan.parameter_tier[flat] == Tier::device) {
+      // Updated elsewhere, they come back; where the update reads them, from the host's copy.
+      bytes.h2d += request.update_reads_parameter && gradients_leave
+                       ? size
+                       : updated_elsewhere[flat] * kParameter;
+      continue;
+    }
+    const std::uint64_t fetched = visits[flat] * passes * size;
+    bytes.h2d += fetched;
+    if (plan.parameter_tier[flat] != Tier::disk) continue;
+    bytes.disk_read += fetched + (request.update_reads_parameter ? size : 0);
+    bytes.disk_write += size;
   }
   return bytes;
 }
@@ -150,6 +155,51 @@ TEST_F(PlanTest, chunks_cover_each_flat_once_in_order_and_the_resident_ones_come
   EXPECT_GT(resident, half - request.chunk_elements);
 }
 
+TEST_F(PlanTest, parameters_stay_resident_in_whole_flats_up_to_their_share) {
+  PlanRequest request = PlanTest::request();
+  const std::vector<int> order = resident_order(model_, layout_);
+  std::vector<double> shares = {0, 0.2, 0.5, 0.8, 1};
+  for (const double share : shares) {
+    request.placement = {Tier::disk, Tier::disk, Tier::host, 0, Tier::host, share};
+    const Plan plan = make(request);
+    const auto limit = static_cast<std::int64_t>(share * static_cast<double>(layout_.elements()));
+    std::int64_t resident = 0;
+    bool left = false;
+    for (const int flat : order) {
+      const std::int64_t elements = layout_.flat(flat).elements;
+      left = left || resident + elements > limit;
+      if (!left) resident += elements;
+      EXPECT_EQ(plan.parameter_tier[static_cast<std::size_t>(flat)], left ? Tier::disk : Tier::host)
+          << "flat " << flat << ", share " << share;
+    }
+    EXPECT_EQ(plan.kept_bytes(StateKind::parameter),
+              static_cast<std::uint64_t>(layout_.elements()) * 2);
+    std::uint64_t in_ram = 0;
+    for (const memory::Region& region : plan.memory.regions()) {
+      if (region.purpose == "parameters" && region.tier == Tier::host) in_ram += region.bytes;
+    }
+    EXPECT_EQ(in_ram, static_cast<std::uint64_t>(resident) * 2);
+  }
+}
+
+TEST_F(PlanTest, what_is_fetched_twice_a_step_is_resident_first) {
+  // Tied: the embedding is read at both ends, blocks forward and backward, the last norm once.
+  const std::vector<int> order = resident_order(model_, layout_);
+  EXPECT_EQ(order.front(), 0);
+  EXPECT_TRUE(layout_.flat(0).tied);
+  const int head = static_cast<int>(model_.units().size()) - 1;
+  EXPECT_EQ(layout_.flat(order.back()).unit, head);
+  EXPECT_TRUE(std::ranges::is_sorted(order)) << "else in forward order";
+}
+
+TEST_F(PlanTest, a_resident_tier_that_is_no_faster_is_refused) {
+  PlanRequest request = PlanTest::request();
+  for (const Tier resident : {Tier::host, Tier::disk}) {
+    request.placement = {Tier::host, Tier::host, Tier::host, 0, resident, 0.5};
+    EXPECT_THROW((void)make(request), Error);
+  }
+}
+
 /// The most bytes of a purpose that are live at once on a tier, by the regions' lifetimes.
 std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, Tier tier) {
   std::uint64_t most = 0;
@@ -169,6 +219,19 @@ class UntiedPlanTest : public PlanTest {
  protected:
   UntiedPlanTest() : PlanTest(model::awkward_llama(false)) {}
 };
+
+TEST_F(UntiedPlanTest, embedding_and_head_are_resident_last) {
+  const std::vector<int> order = resident_order(model_, layout_);
+  const int head = static_cast<int>(model_.units().size()) - 1;
+  std::vector<int> units;
+  for (const int flat : order) units.push_back(layout_.flat(flat).unit);
+  const auto ends =
+      std::ranges::find_if(units, [&](int unit) { return unit == 0 || unit == head; });
+  EXPECT_EQ(*ends, 0);
+  EXPECT_NE(ends, units.begin());
+  EXPECT_TRUE(std::all_of(ends, units.end(), [&](int unit) { return unit == 0 || unit == head; }));
+  EXPECT_EQ(units.back(), head);
+}
 
 TEST_F(UntiedPlanTest, slots_of_parameters_and_gradients_are_whole_flats_of_a_few_units) {
   std::vector<std::uint64_t> elements;  // by unit
@@ -265,6 +328,35 @@ TEST_F(PlanTest, an_update_before_the_decision_drops_gradients_and_holds_the_nex
   EXPECT_TRUE(waits_for_it(tasks[static_cast<std::size_t>(first_read)]));
 }
 
+TEST_F(PlanTest, of_parameters_on_two_tiers_those_on_disk_alone_are_updated_early) {
+  PlanRequest request = early_request();
+  request.placement = {Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5};
+  const Plan plan = make(request);
+  ASSERT_TRUE(plan.updates_before_decision);
+  const auto decided = std::ranges::find(plan.training.tasks, TaskKind::decide, &Task::kind);
+  int early = 0;
+  int late = 0;
+  for (auto task = plan.training.tasks.begin(); task != plan.training.tasks.end(); ++task) {
+    if (task->kind != TaskKind::update) continue;
+    const auto flat = static_cast<std::size_t>(task->flat);
+    const bool on_disk = plan.parameter_tier[flat] == Tier::disk;
+    EXPECT_EQ(task < decided, on_disk);
+    EXPECT_EQ(plan.memory.region(plan.gradient[flat]).persistent(), !on_disk);
+    ++(on_disk ? early : late);
+  }
+  EXPECT_GT(early, 0);
+  EXPECT_GT(late, 0);
+  // Pages that are only written after the decision may be read while it is made.
+  const auto settled = std::ranges::find(plan.training.tasks, TaskKind::settle, &Task::kind);
+  const auto read = std::find_if(settled, plan.training.tasks.end(), [](const Task& task) {
+    return task.kind == TaskKind::read_chunk;
+  });
+  ASSERT_NE(read, plan.training.tasks.end());
+  for (const Wait& wait : plan.training.waits_of(*read)) {
+    EXPECT_NE(plan.training.tasks[static_cast<std::size_t>(wait.task)].kind, TaskKind::settle);
+  }
+}
+
 TEST_F(PlanTest, a_step_is_committed_and_pages_have_two_extents_when_all_it_changes_is_on_disk) {
   auto committed = [&](PlanRequest request, const Placement& placement) {
     request.placement = placement;
@@ -281,6 +373,9 @@ TEST_F(PlanTest, a_step_is_committed_and_pages_have_two_extents_when_all_it_chan
   EXPECT_TRUE(committed(request(), state_on_disk)) << "the parameter follows from the master";
   EXPECT_FALSE(committed(split_request(), state_on_disk)) << "half the master is the parameter";
   EXPECT_TRUE(committed(split_request(), all_on_disk));
+  const Placement some_in_ram{Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5};
+  EXPECT_TRUE(committed(request(), some_in_ram));
+  EXPECT_FALSE(committed(split_request(), some_in_ram));
   EXPECT_FALSE(committed(request(), {Tier::device, Tier::disk, Tier::host, 0.5}));
   EXPECT_FALSE(committed(request(), {Tier::device, Tier::host, Tier::host, 0}));
   EXPECT_FALSE(committed(request(), {Tier::disk, Tier::host, Tier::host, 0}));

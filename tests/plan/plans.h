@@ -58,7 +58,7 @@ class PlanTest : public testing::Test {
   shard::Layout layout_;
 };
 
-/// Every placement: each tier, and half of the state on another one.
+/// Every placement: each tier, half of the state on another one, and half of the parameters.
 inline std::vector<Placement> placements() {
   std::vector<Placement> list;
   for (const Tier parameters : {Tier::device, Tier::host, Tier::disk}) {
@@ -69,6 +69,10 @@ inline std::vector<Placement> placements() {
     list.push_back({parameters, Tier::disk, Tier::host, 0.5});
     list.push_back({parameters, Tier::disk, Tier::device, 0.5});
   }
+  list.push_back({Tier::host, Tier::disk, Tier::host, 0, Tier::device, 0.5});
+  list.push_back({Tier::host, Tier::host, Tier::device, 0.5, Tier::device, 0.5});
+  list.push_back({Tier::disk, Tier::disk, Tier::host, 0, Tier::device, 0.5});
+  list.push_back({Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5});
   return list;
 }
 
@@ -76,7 +80,8 @@ inline std::string describe(const PlanRequest& request) {
   return testing::PrintToString(std::tuple(
       std::string(name_of(request.placement.parameters)),
       std::string(name_of(request.placement.state)), request.placement.state_resident,
-      std::string(name_of(request.placement.resident_tier)),
+      std::string(name_of(request.placement.resident_tier)), request.placement.parameters_resident,
+      std::string(name_of(request.placement.parameters_resident_tier)),
       request.order == MicroBatchOrder::unit_major ? "unit-major" : "batch-major",
       request.micro_batches, request.recompute ? "recompute" : "keep", request.prefetch_units,
       request.chunk_elements, request.chunk_slots, request.update_reads_parameter));
@@ -130,8 +135,12 @@ inline std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32,
       ++number;
     }
   }
-  for (PlanRequest request : {fp32, split}) {
-    request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+  constexpr Placement kAll{Tier::disk, Tier::disk, Tier::host, 0};
+  constexpr Placement kHalf{Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5};
+  for (const auto& [base, placement] :
+       {std::pair(fp32, kAll), std::pair(split, kAll), std::pair(fp32, kHalf)}) {
+    PlanRequest request = base;
+    request.placement = placement;
     request.may_update_before_decision = true;
     request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
     request.prefetch_units = 1 + number % 2;

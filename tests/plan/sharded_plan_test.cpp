@@ -88,6 +88,34 @@ TEST_F(ShardedPlanTest, every_stage_is_packed_and_safe_on_every_tier) {
   EXPECT_EQ(plans, 2 * (3 + 1 + 1 + 3) * 3 * 2);
 }
 
+TEST_F(ShardedPlanTest, a_part_of_the_parameters_stays_on_a_faster_tier_in_each_ranks_shard) {
+  const model::Model model = make_model(model::awkward_llama(true));
+  for (const int ranks : {2, 3}) {
+    const shard::Layout layout(shard::shape_of(model), ranks);
+    for (const auto& [rest, resident] :
+         {std::pair(Tier::host, Tier::device), std::pair(Tier::disk, Tier::device),
+          std::pair(Tier::disk, Tier::host)}) {
+      for (const int stage : {0, 3}) {
+        PlanRequest request = ShardedPlanTest::request(stage);
+        request.placement = {rest, Tier::disk, Tier::host, 0, resident, 0.5};
+        request.may_update_before_decision = true;
+        request.chunk_elements = 2048;
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, stage " << stage << ", "
+                                        << name_of(rest) << ", " << name_of(resident));
+        const Plan plan = make_plan(model, layout, request);
+        EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
+        EXPECT_THAT(check(plan.evaluation, plan.memory), IsEmpty());
+        request.placement.parameters_resident = 0;
+        const Plan streamed = make_plan(model, layout, request);
+        EXPECT_EQ(plan.kept_bytes(StateKind::parameter), streamed.kept_bytes(StateKind::parameter));
+        EXPECT_EQ(bytes_on(plan, Lane::collective), bytes_on(streamed, Lane::collective));
+        EXPECT_LT(bytes_on(plan, Lane::h2d) + bytes_on(plan, Lane::disk_read),
+                  bytes_on(streamed, Lane::h2d) + bytes_on(streamed, Lane::disk_read));
+      }
+    }
+  }
+}
+
 TEST_F(ShardedPlanTest, one_rank_has_nothing_to_exchange_whatever_the_stage) {
   const model::Model model = make_model(model::awkward_llama(true));
   const shard::Layout layout(shard::shape_of(model), 1);

@@ -31,20 +31,20 @@ struct ChosenPlan {
 
 /// What is there already when a plan is made.
 struct PlanBasis {
-  /// Set when the run goes on with a store, which holds all of the optimizer's state: whether it
-  /// holds the parameters as well.
-  std::optional<bool> store_holds_parameters = {};
+  /// Set when the run goes on with a store, which holds all of the optimizer's state: how many
+  /// bytes of parameters it holds as well.
+  std::optional<std::uint64_t> store_parameter_bytes = {};
   /// What the run gives back on the drives of `--swap` before it makes its store.
   std::uint64_t freed_disk_bytes = 0;
 };
 
 /// Makes the plan that the settings ask for. `automatic` placement fills the fastest tiers that the
 /// budgets allow, `--disk` and the free space of drives that are there among them, and uses disks
-/// only if `--swap` names one: the parameters on one tier; of the optimizer's state as many whole
-/// chunks as fit on the faster of two tiers, the rest on the slower (with a store to go on with,
-/// what it holds stays there). What is pinned stays pinned. RAM that is left then holds more chunks
-/// in flight. A larger budget never moves anything to a slower tier, but for state that makes room
-/// for the parameters.
+/// only if `--swap` names one: of the parameters as many whole flats as fit on the faster of two
+/// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (with a store
+/// to go on with, what it holds stays there). What is pinned stays pinned. RAM that is left then
+/// holds more chunks in flight. A larger budget never moves anything to a slower tier, but for
+/// state that makes room for parameters.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});

@@ -127,6 +127,7 @@ struct PacingSettings {
 
 struct OffloadSettings {
   Placement device = Placement::automatic;
+  double ratio = 1;  ///< share that is offloaded
   std::vector<std::string> nvme_path;
   std::int64_t buffer_count = 0;  ///< chunks in flight (optimizer only); 0: by the plan
 };
@@ -134,7 +135,6 @@ struct OffloadSettings {
 struct PlacementSettings {
   DeviceChoice device = DeviceChoice::automatic;
   OffloadSettings optimizer;
-  double optimizer_ratio = 1;  ///< share of the optimizer's state that is offloaded
   OffloadSettings parameters;
   /// Folders of the page store, striped. After `finalize` the `nvme_path`s are in it.
   std::vector<std::string> swap;

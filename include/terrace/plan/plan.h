@@ -24,13 +24,26 @@ struct StateElement {
 };
 
 /// Which tier holds what. The optimizer's state is placed chunk by chunk: the first
-/// `state_resident` of its elements stay on `resident_tier`, the rest lies on `state`.
+/// `state_resident` of its elements stay on `resident_tier`, the rest lies on `state`. The
+/// parameters are placed flat by flat, see `resident_order`: the first `parameters_resident` of
+/// their elements, in whole flats, stay on `parameters_resident_tier`, a faster one than that of
+/// the rest, which streams.
 struct Placement {
   memory::Tier parameters = memory::Tier::device;
   memory::Tier state = memory::Tier::device;
   memory::Tier resident_tier = memory::Tier::host;
   double state_resident = 0;
+  memory::Tier parameters_resident_tier = memory::Tier::device;
+  double parameters_resident = 0;
 };
+
+/// The flats in the order in which their parameters become resident: those first that a step
+/// fetches more often (a block's twice, a tied weight's for each of its users), as one update moves
+/// a parameter once wherever it is; then in forward order, as nothing hides the first units' fetch.
+/// Accesses are cyclic, so that what is fixed there is used each step, while of what is kept for
+/// being used last nothing would be.
+[[nodiscard]] std::vector<int> resident_order(const model::Model& model,
+                                              const shard::Layout& layout);
 
 /// train: steps, with an evaluation in between. evaluate, generate: parameters and forwards only;
 /// `generate` ends in the logits of one position instead of a loss.
@@ -43,11 +56,12 @@ enum class Purpose { train, evaluate, generate };
 
 /// Note on updates before the decision. A step is decided when the last gradient is known to be
 /// finite. A chunk may be updated before that only out of place, so that a skipped step can drop
-/// the new version. Where parameters and all state are on disk and committed, and without clipping,
-/// every chunk is updated as soon as its gradient is final, under backward, and written to its
-/// other extent; its gradient is dropped. `settle` then drops the new version of a skipped step,
-/// and nothing reads a page of the next step before it. In all other placements, where some of a
-/// chunk is updated in place, updates wait for the decision and gradients are kept until then.
+/// the new version. Where all state is on disk and committed, and without clipping, every chunk
+/// whose parameters are on disk too is updated as soon as its gradient is final, under backward,
+/// and written to its other extent; its gradient is dropped. `settle` then drops the new version of
+/// a skipped step, and nothing reads one of these pages for the next step before it. All other
+/// chunks, some of which is updated in place, wait for the decision, and their gradients are kept
+/// until then.
 
 /// Note on sharding. Of several ranks (the layout's world size) each owns an equal part of every
 /// flat, and the plans of all ranks are alike: a plan is that of rank 0, whose part comes first.
@@ -113,6 +127,7 @@ struct Plan {
   std::vector<std::vector<Place>> state;
   /// [chunk]: the parameter's home (device, host or disk page).
   std::vector<Place> parameter;
+  std::vector<memory::Tier> parameter_tier;  ///< [flat]
   /// [flat]: the whole parameter on its tier when that is device or host.
   std::vector<memory::RegionId> flat_parameter;
   /// [flat]: the host's copy of a parameter on the device, where the update reads it; else none.
@@ -131,8 +146,13 @@ struct Plan {
   int transfer_pages = 0;
   /// See "Note on commits".
   bool commits_every_step = false;
-  /// See "Note on updates before the decision".
+  /// Whether some chunks' updates come before the decision, and whether a flat's do: see "Note on
+  /// updates before the decision".
   bool updates_before_decision = false;
+  [[nodiscard]] bool updates_early(int flat) const {
+    return updates_before_decision &&
+           parameter_tier[static_cast<std::size_t>(flat)] == memory::Tier::disk;
+  }
 
   /// Bytes of a state kind that the rank keeps from step to step, on all tiers together.
   [[nodiscard]] std::uint64_t kept_bytes(StateKind kind) const;

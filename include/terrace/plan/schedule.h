@@ -59,7 +59,7 @@ enum class TaskKind : std::uint8_t {
   store_parameter,  ///< h2d: an updated chunk's parameters. w device parameter, r host slot
   write_chunk,      ///< disk-write: w pages, r slots
   settle,           ///< disk-write: drops what a skipped step has written before it was decided.
-                    ///< r decision, w all pages
+                    ///< r decision, w all pages that are written before it
   commit,           ///< disk-write: r all pages
 };
 [[nodiscard]] std::string_view name_of(TaskKind kind);

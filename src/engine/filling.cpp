@@ -1,0 +1,116 @@
+#include "filling.h"
+
+#include <vector>
+
+#include "terrace/core/units.h"
+
+namespace terrace::engine {
+namespace {
+
+using memory::Tier;
+
+/// Bytes of a region as its slab holds them.
+std::uint64_t slab_bytes(const plan::Plan& plan, memory::RegionId region) {
+  return round_up(plan.memory.region(region).bytes, memory::MemoryPlan::kAlignmentBytes);
+}
+
+/// Bytes of a flat's parameters, which stream so far, as a slab would hold them.
+std::uint64_t parameter_bytes(const plan::Plan& plan, int flat) {
+  std::uint64_t bytes = 0;
+  for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+    if (plan.chunks[chunk].flat != flat) continue;
+    const memory::RegionId home = plan.parameter[chunk].region;
+    if (plan.memory.region(home).tier != Tier::disk) return slab_bytes(plan, home);  // the flat's
+    bytes += plan.memory.region(home).bytes;
+  }
+  return round_up(bytes, memory::MemoryPlan::kAlignmentBytes);
+}
+
+/// Adds to `need` what a flat's parameters take on their resident tier. Their gradient, where it is
+/// used and dropped so far, is kept; where the update reads a parameter of the device, the host
+/// has a copy.
+void add_flat(Need& need, const plan::Plan& plan, int flat) {
+  const plan::Placement& placement = plan.request.placement;
+  const std::uint64_t bytes = parameter_bytes(plan, flat);
+  if (placement.parameters == Tier::disk) need.process_bytes += bytes;
+  if (placement.parameters_resident_tier == Tier::device) {
+    need.device_bytes += bytes;
+    if (plan.request.update_reads_parameter) need.process_bytes += bytes;
+  }
+  if (plan.updates_early(flat)) {
+    need.process_bytes += slab_bytes(plan, plan.gradient[static_cast<std::size_t>(flat)]);
+  }
+}
+
+/// The plan with the first `count` flats of `order` resident.
+plan::Plan with_flats(const plan::Plan& plan, const Filling& filling, const std::vector<int>& order,
+                      std::size_t count) {
+  std::int64_t resident = 0;
+  for (std::size_t index = 0; index < count; ++index) {
+    resident += filling.layout.flat(order[index]).elements;
+  }
+  plan::Placement placement = plan.request.placement;
+  placement.parameters_resident = share_of(resident, filling.layout.elements());
+  return filling.make(placement);
+}
+
+/// The largest share of the state that fits on the resident tier, given the plan in which only the
+/// first chunk is there. What a plan takes beside the state does not grow with the share.
+double largest_state_share(const plan::Plan& plan, const Budgets& budgets) {
+  const plan::Placement& placement = plan.request.placement;
+  Need need(plan);
+  std::int64_t all = 0;
+  for (const plan::Chunk& chunk : plan.chunks) all += chunk.range.count;
+  std::int64_t resident = plan.chunks.front().range.count;
+  for (std::size_t chunk = 1; chunk + 1 < plan.chunks.size(); ++chunk) {
+    std::uint64_t bytes = 0;
+    for (const plan::Place& place : plan.state[chunk]) bytes += slab_bytes(plan, place.region);
+    if (placement.state == Tier::disk) need.process_bytes += bytes;
+    if (placement.resident_tier == Tier::device) need.device_bytes += bytes;
+    if (!need.fits(budgets)) break;
+    resident += plan.chunks[chunk].range.count;
+  }
+  return share_of(resident, all);
+}
+
+}  // namespace
+
+double share_of(std::int64_t part, std::int64_t all) {
+  return (static_cast<double>(part) + 0.5) / static_cast<double>(all);
+}
+
+void fill_parameters(plan::Plan& plan, const Filling& filling) {
+  const std::vector<int> order = plan::resident_order(filling.model, filling.layout);
+  // The first flat may change what all others take, such as the gradients that are kept.
+  std::size_t count = 0;
+  std::size_t next = 1;
+  while (next > count) {
+    plan::Plan filled = with_flats(plan, filling, order, next);
+    if (!Need(filled).fits(filling.budgets)) {
+      // More than the sum of the flats: chunks that had been updated in place now pass a slot.
+      next = count + (next - count) / 2;
+      continue;
+    }
+    plan = std::move(filled);
+    count = next;
+    Need need(plan);
+    for (; next + 1 < order.size(); ++next) {
+      add_flat(need, plan, order[next]);
+      if (!need.fits(filling.budgets)) break;
+    }
+  }
+}
+
+void fill_state(plan::Plan& plan, const Filling& filling) {
+  if (plan.chunks.size() < 2) return;
+  std::int64_t all = 0;
+  for (const plan::Chunk& chunk : plan.chunks) all += chunk.range.count;
+  plan::Placement placement = plan.request.placement;
+  placement.state_resident = share_of(plan.chunks.front().range.count, all);
+  const plan::Plan begun = filling.make(placement);
+  if (!Need(begun).fits(filling.budgets)) return;
+  placement.state_resident = largest_state_share(begun, filling.budgets);
+  plan = filling.make(placement);
+}
+
+}  // namespace terrace::engine
