@@ -35,12 +35,6 @@ Json tensor_to_json(const TensorEntry& tensor) {
           {"bytes", tensor.bytes()}};
 }
 
-Json to_object(const std::vector<std::pair<std::string, std::string>>& pairs) {
-  Json json = Json::object();
-  for (const auto& [name, value] : pairs) json[name] = value;
-  return json;
-}
-
 Json describe_file(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
   Json json = begin("safetensors file", path);

@@ -14,14 +14,6 @@ namespace {
 constexpr const char* kForParts = "stateful_callbacks";
 constexpr const char* kOurs = "terrace";
 
-using Pairs = std::vector<std::pair<std::string, std::string>>;
-
-Json to_object(const Pairs& pairs) {
-  Json json = Json::object();
-  for (const auto& [name, value] : pairs) json[name] = value;
-  return json;
-}
-
 Pairs to_pairs(const Json& json) {
   Pairs pairs;
   for (const auto& [name, value] : json.items()) pairs.emplace_back(name, value.get<std::string>());

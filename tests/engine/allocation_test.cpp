@@ -78,6 +78,9 @@ void* allocate(std::size_t bytes, std::size_t alignment, void* caller) {
   return data;
 }
 
+/// Apart, so that no compiler that sees a `new` but inlines only its `delete` warns of a mismatch.
+[[gnu::noinline]] void release(void* data) noexcept { std::free(data); }
+
 }  // namespace
 
 void* operator new(std::size_t bytes) { return allocate(bytes, 16, __builtin_return_address(0)); }
@@ -95,14 +98,14 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
   return try_to_allocate(bytes, 16, __builtin_return_address(0));
 }
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+void operator delete(void* data) noexcept { release(data); }
+void operator delete[](void* data) noexcept { release(data); }
+void operator delete(void* data, std::size_t) noexcept { release(data); }
+void operator delete[](void* data, std::size_t) noexcept { release(data); }
+void operator delete(void* data, std::align_val_t) noexcept { release(data); }
+void operator delete[](void* data, std::align_val_t) noexcept { release(data); }
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept { release(data); }
+void operator delete[](void* data, std::size_t, std::align_val_t) noexcept { release(data); }
 
 namespace terrace::engine::testing {
 namespace {

@@ -31,6 +31,7 @@ CASES = [
     ("adam_zero_gradients", "Adam", 0.1, 1e-8, 0.1, 0.0),
     ("adagrad", "Adagrad", 1e-2, 1e-10, 0.0, 1e-2),
     ("adagrad_decay", "Adagrad", 0.1, 1e-3, 0.1, 1e-2),
+    ("adam_subnormal_gradients", "Adam", 1e-3, 1e-30, 0.0, 1e-39),
 ]
 BETAS = (0.9, 0.999)
 

@@ -64,7 +64,7 @@ TEST(Trajectory, follows_pytorch) {
   ASSERT_TRUE(file) << TERRACE_GOLDEN "/optimizer_trajectories.json";
   const auto golden = nlohmann::json::parse(file);
   Workers workers(1);
-  ASSERT_GE(golden["cases"].size(), 13U);
+  ASSERT_GE(golden["cases"].size(), 14U);
   for (const auto& golden_case : golden["cases"]) {
     SCOPED_TRACE(golden_case["name"].get<std::string>());
     OptimizerOptions options;
