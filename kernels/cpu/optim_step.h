@@ -33,7 +33,9 @@ struct StepJob {
   Coefficients coefficients;
   std::int64_t first_index = 0;
   /// Write a 16-bit parameter of `fp32` past the caches: it is not read, and a plain store would
-  /// read its cache line first. Needs `parameter_out` at a multiple of 64 bytes.
+  /// read its cache line first, 2 of 30 bytes a parameter. Measured on two Sapphire Rapids cores at
+  /// 128M parameters: 1.08 times as fast (medians of 12, in turns). All else is read and written in
+  /// place, where nothing is saved. Needs `parameter_out` at a multiple of 64 bytes.
   bool stream_parameter = false;
 };
 
