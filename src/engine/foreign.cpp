@@ -9,7 +9,8 @@ std::vector<Foreign> zero_keys() {
   const std::string planned = "the plan sizes its pools and transfers itself";
   const std::string always = "gradients are always reduced by reduce-scatter over whole units";
   const std::string overlapped = "transfers are always overlapped with computation";
-  const std::string pinned = "a run's host memory is one slab, pinned as far as the system allows";
+  const std::string pinned =
+      "a run's host memory is one slab, pinned where a device or io_uring gains by it";
   const std::string quantized = "communication is not quantized";
   const std::string old = "use offload_optimizer.device and offload_param.device";
   const std::string mics = "there is one sharding group, of all ranks";

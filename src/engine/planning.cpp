@@ -160,48 +160,85 @@ std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& bas
       candidate.placement.resident_tier = state_tier == Tier::host ? Tier::device : Tier::host;
       // Of what is not offloaded at all, no share is.
       candidate.placement.state_resident = state_tier == Tier::device ? 0 : 1 - ratio;
-      candidate.fills_state =
-          !basis.store_parameter_bytes && !state && state_tier != Tier::device && ratio == 1;
+      // With both on disk, RAM that holds no further flat's parameters is not worth the commits.
+      const bool both_on_disk = parameter_tier == Tier::disk && state_tier == Tier::disk;
+      candidate.fills_state = !basis.store_parameter_bytes && !state && ratio == 1 &&
+                              state_tier != Tier::device &&
+                              !(both_on_disk && candidate.fills_parameters);
       list.push_back(candidate);
     }
   }
   return list;
 }
 
-/// The two changes of settings that lower the need of a plan most, as flags with what the run would
-/// then take; empty when nothing helps.
-std::string ways_out(const Settings& settings, const model::Model& model,
-                     const shard::Layout& layout, const plan::PlanRequest& request) {
+/// What a plan was to be made for.
+struct PlanInput {
+  const Settings& settings;
+  const model::Model& model;
+  const shard::Layout& layout;
+  const PlanBasis& basis;
+};
+
+/// The plan request of the slowest placement that the settings allow, which takes least.
+plan::PlanRequest least_request(const Settings& settings, const PlanInput& what) {
+  const ParameterSize size{what.layout.elements(), size_of(what.model.compute_dtype())};
+  plan::PlanRequest request = base_request(settings, what.model, what.layout);
+  request.placement = candidates(settings, what.basis, size).back().placement;
+  request.order = choose_order(settings, request);
+  return request;
+}
+
+/// The two changes of settings that lower `need` of the least plan most, as flags with what it
+/// would then be; empty when nothing helps.
+std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
   struct Way {
     std::string flag;
     std::uint64_t bytes = 0;
   };
+  const auto needed = [&](const plan::PlanRequest& request) {
+    return Need(plan::make_plan(what.model, what.layout, request)).*need;
+  };
   std::vector<Way> ways;
   auto try_way = [&](std::string flag, auto&& change) {
-    Settings changed = settings;
+    Settings changed = what.settings;
     change(changed);
-    plan::PlanRequest other = base_request(changed, model, layout);
-    other.placement = request.placement;
-    other.order = choose_order(changed, other);
-    ways.push_back({std::move(flag), Need(plan::make_plan(model, layout, other)).process_bytes});
+    ways.push_back({std::move(flag), needed(least_request(changed, what))});
   };
+  const plan::PlanRequest request = least_request(what.settings, what);
   const std::int64_t half = request.micro_batch.sequence / 2;
-  try_way("--per_device_train_batch_size 1", [](Settings& changed) { changed.batch.micro = 1; });
+  const PlacementSettings& placement = what.settings.placement;
+  if (placement.swap.empty()) {
+    try_way("--swap DIR with a folder on an NVMe drive",
+            [](Settings& changed) { changed.placement.swap = {"DIR"}; });
+  }
+  if (placement.optimizer.device != Placement::automatic) {
+    try_way("--offload_optimizer auto",
+            [](Settings& changed) { changed.placement.optimizer.device = Placement::automatic; });
+  }
+  if (placement.parameters.device != Placement::automatic) {
+    try_way("--offload_param auto",
+            [](Settings& changed) { changed.placement.parameters.device = Placement::automatic; });
+  }
+  if (request.micro_batch.rows > 1) {
+    try_way("--per_device_train_batch_size 1", [](Settings& changed) { changed.batch.micro = 1; });
+  }
   try_way(fmt::format("--max_length {}", half),
           [&](Settings& changed) { changed.data.max_length = std::max<std::int64_t>(1, half); });
-  try_way("--max_grad_norm 0", [](Settings& changed) { changed.optimizer.max_grad_norm = 0; });
-  if (settings.placement.optimizer.buffer_count > kChunkSlots) {
+  if (what.settings.optimizer.max_grad_norm > 0) {
+    try_way("--max_grad_norm 0", [](Settings& changed) { changed.optimizer.max_grad_norm = 0; });
+  }
+  if (placement.optimizer.buffer_count > kChunkSlots) {
     try_way(fmt::format("--set zero_optimization.offload_optimizer.buffer_count={}", kChunkSlots),
             [](Settings& changed) { changed.placement.optimizer.buffer_count = kChunkSlots; });
   }
-  const std::uint64_t now = Need(plan::make_plan(model, layout, request)).process_bytes;
+  const std::uint64_t now = needed(request);
   std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
   std::ranges::stable_sort(ways, {}, &Way::bytes);
   if (ways.size() > 2) ways.resize(2);
   std::string text;
   for (const Way& way : ways) {
-    text +=
-        fmt::format("{}{} takes {}", text.empty() ? "" : ", ", way.flag, format_bytes(way.bytes));
+    text += fmt::format("{}{} takes {}", text.empty() ? ", or lower the need: " : ", ", way.flag,
+                        format_bytes(way.bytes));
   }
   return text;
 }
@@ -235,34 +272,22 @@ std::string describe(const plan::Plan& plan, bool automatic) {
       automatic ? " (auto)" : " (as asked)");
 }
 
-/// What a plan was to be made for.
-struct PlanInput {
-  const Settings& settings;
-  const model::Model& model;
-  const shard::Layout& layout;
-};
-
 /// Says why not even the last plan that was tried fits, and what would help.
 [[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets,
                          const DiskLimit& disk) {
-  require(chosen.plan.memory.bytes(Tier::device) <= budgets.device_bytes, ErrorKind::does_not_fit,
-          "the device tier needs {} ({}), but --device_memory allows {}: lower "
-          "--per_device_train_batch_size or --max_length, or add --swap DIR with a folder on an "
-          "NVMe drive",
-          format_bytes(chosen.plan.memory.bytes(Tier::device)), chosen.placement,
-          format_bytes(budgets.device_bytes));
-  require(!Need(chosen.plan).fits(budgets), ErrorKind::does_not_fit,
-          "the state needs {} on disk ({}), {}", format_bytes(chosen.store_bytes), chosen.placement,
-          disk.advice);
-  const bool has_disk = !what.settings.placement.swap.empty();
-  const std::string ways =
-      has_disk ? ways_out(what.settings, what.model, what.layout, chosen.plan.request) : "";
-  fail(ErrorKind::does_not_fit, "the run needs {} of RAM ({}), but {} allows {}: {}{}",
+  const Need need(chosen.plan);
+  if (need.device_bytes > budgets.device_bytes) {
+    fail(ErrorKind::does_not_fit,
+         "the device tier needs {} ({}), but --device_memory allows {}: raise it{}",
+         format_bytes(need.device_bytes), chosen.placement, format_bytes(budgets.device_bytes),
+         ways_out(what, &Need::device_bytes));
+  }
+  require(!need.fits(budgets), ErrorKind::does_not_fit, "the state needs {} on disk ({}), {}",
+          format_bytes(chosen.store_bytes), chosen.placement, disk.advice);
+  fail(ErrorKind::does_not_fit,
+       "the run needs {} of RAM ({}), but {} allows {}: raise --host_memory{}",
        format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
-       format_bytes(chosen.budget_bytes),
-       has_disk ? "raise --host_memory"
-                : "add --swap DIR with a folder on an NVMe drive, so that state can live there",
-       ways.empty() ? "" : ", or lower the need: " + ways);
+       format_bytes(chosen.budget_bytes), ways_out(what, &Need::process_bytes));
 }
 
 }  // namespace
@@ -329,7 +354,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
     if (Need(chosen.plan).fits(budgets) && fits_disk()) return chosen;
   }
-  refuse({settings, model, layout}, chosen, budgets, disk);
+  refuse({settings, model, layout, basis}, chosen, budgets, disk);
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {

@@ -135,6 +135,13 @@ TEST_F(KeepingTest, a_store_says_where_the_parameters_are_whatever_ram_is_free) 
   ASSERT_EQ(stop_after(in_ram, 3).code, 143);
   in_ram.placement.parameters.device = Placement::automatic;
   expect_goes_on(in_ram, 3);
+  Settings in_part = on_disk("in part");
+  in_part.placement.parameters.device = Placement::nvme;
+  in_part.placement.parameters.ratio = 0.5;
+  ASSERT_EQ(stop_after(in_part, 3).code, 143);
+  in_part.placement.parameters.device = Placement::automatic;
+  in_part.placement.parameters.ratio = 1;
+  expect_goes_on(in_part, 3);
 }
 
 TEST_F(KeepingTest, a_resumed_store_keeps_what_was_logged_before) {

@@ -89,7 +89,10 @@ TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
       ASSERT_LE(now, parameters);
       if (now != parameters) on_disk = ~std::uint64_t{0};
       parameters = now;
-      if (now > 0 && parameters_on(chosen.plan, Tier::device) > 0) ++parameter_parts;
+      if (now > 0) {
+        parameter_parts += parameters_on(chosen.plan, Tier::device) > 0 ? 1 : 0;
+        ASSERT_TRUE(chosen.plan.commits_every_step);
+      }
       const std::uint64_t state = state_on(chosen.plan, Tier::disk);
       ASSERT_LE(state, on_disk);
       on_disk = state;
@@ -128,6 +131,37 @@ TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_wi
     EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
     EXPECT_THAT(error.what(), HasSubstr(format_bytes(least)));
     EXPECT_THAT(error.what(), HasSubstr("--max_grad_norm 0 takes "));
+  }
+}
+
+TEST_F(PlanningTest, without_a_drive_a_drive_is_one_of_the_two_changes) {
+  const std::uint64_t least = floor();
+  settings_.placement.swap.clear();
+  const std::uint64_t need = whole();
+  try {
+    (void)choose(need - kMiB);
+    FAIL() << "a budget below the need was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr("needs " + format_bytes(need)));
+    EXPECT_THAT(error.what(), HasSubstr("--swap DIR with a folder on an NVMe drive takes " +
+                                        format_bytes(least)));
+    EXPECT_THAT(error.what(),
+                ::testing::AnyOf(HasSubstr("--max_length 8 takes "),
+                                 HasSubstr("--per_device_train_batch_size 1 takes ")));
+  }
+}
+
+TEST_F(PlanningTest, a_device_below_its_floor_is_refused_with_what_would_help_it) {
+  settings_.placement.device_memory = Budget{.bytes = 64 * kKiB};
+  try {
+    (void)choose(kGiB);
+    FAIL() << "a budget below the floor was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr("the device tier needs "));
+    EXPECT_THAT(error.what(), HasSubstr("--max_length 8 takes "));
+    EXPECT_THAT(error.what(), HasSubstr("--per_device_train_batch_size 1 takes "));
   }
 }
 

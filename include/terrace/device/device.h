@@ -98,7 +98,10 @@ class Device {
   /// Allocates `bytes` of device memory; `purpose` names it in the error.
   /// Errors: out_of_memory with the purpose and the bytes asked for.
   [[nodiscard]] virtual Buffer allocate(std::size_t bytes, const std::string& purpose) = 0;
-  /// Allocates `bytes` of page-aligned pinned host memory (page-locked where the limit allows).
+  /// Allocates `bytes` of page-aligned host memory from which copies to the device and back are
+  /// fastest. A device with memory of its own page-locks it; one whose memory is the host's does
+  /// not, as its copies gain nothing by it. What is then registered with io_uring is page-locked by
+  /// that, as far as RLIMIT_MEMLOCK allows.
   [[nodiscard]] virtual Buffer allocate_pinned(std::size_t bytes, const std::string& purpose) = 0;
 
  protected:

@@ -41,8 +41,9 @@ struct PlanBasis {
 /// Makes the plan that the settings ask for. `automatic` placement fills the fastest tiers that the
 /// budgets allow, `--disk` and the free space of drives that are there among them, and uses disks
 /// only if `--swap` names one: of the parameters as many whole flats as fit on the faster of two
-/// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (with a store
-/// to go on with, what it holds stays there). What is pinned stays pinned. RAM that is left then
+/// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (of the state
+/// nothing while parameters are left on disk, so that each step is committed; with a store to go on
+/// with, what it holds stays there). What is pinned stays pinned. RAM that is left then
 /// holds more chunks in flight. A larger budget never moves anything to a slower tier, but for
 /// state that makes room for parameters.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
