@@ -188,15 +188,16 @@ plan::PlanRequest least_request(const Settings& settings, const PlanInput& what)
   return request;
 }
 
-/// The two changes of settings that lower `need` of the least plan most, as flags with what it
-/// would then be; empty when nothing helps.
+/// The two changes of settings that lower `need` of the least plan most (a drive, where there is
+/// none, is one of them if it helps), as flags with what it would then be; empty when nothing
+/// helps.
 std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
   struct Way {
     std::string flag;
     std::uint64_t bytes = 0;
   };
   const auto needed = [&](const plan::PlanRequest& request) {
-    return Need(plan::make_plan(what.model, what.layout, request)).*need;
+    return Need(plan::draft_plan(what.model, what.layout, request)).*need;
   };
   std::vector<Way> ways;
   auto try_way = [&](std::string flag, auto&& change) {
@@ -233,7 +234,9 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
   }
   const std::uint64_t now = needed(request);
   std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
-  std::ranges::stable_sort(ways, {}, &Way::bytes);
+  // A drive is named whatever it gains: it is what holds any model.
+  const bool drive = !ways.empty() && ways.front().flag.starts_with("--swap");
+  std::ranges::stable_sort(ways.begin() + (drive ? 1 : 0), ways.end(), {}, &Way::bytes);
   if (ways.size() > 2) ways.resize(2);
   std::string text;
   for (const Way& way : ways) {
@@ -332,7 +335,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     request.placement = placement;
     request.order = choose_order(settings, request);
     request.chunk_slots = std::max(request.chunk_slots, slots_min);
-    return plan::make_plan(model, layout, request);
+    return plan::draft_plan(model, layout, request);
   };
   const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
   auto fits_disk = [&] { return basis.store_parameter_bytes || chosen.store_bytes <= disk.bytes; };
@@ -352,7 +355,9 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.process_bytes = Need(chosen.plan).process_bytes;
     chosen.placement = describe(chosen.plan, automatic);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
-    if (Need(chosen.plan).fits(budgets) && fits_disk()) return chosen;
+    if (!Need(chosen.plan).fits(budgets) || !fits_disk()) continue;
+    plan::complete(chosen.plan);
+    return chosen;
   }
   refuse({settings, model, layout, basis}, chosen, budgets, disk);
 }

@@ -46,8 +46,6 @@ Plan Builder::build() && {
   if (request_.purpose == Purpose::train) emit_training();
   emit_evaluation();
   plan_.memory.pack();
-  infer_waits(plan_.training, plan_.memory);
-  infer_waits(plan_.evaluation, plan_.memory);
   return std::move(plan_);
 }
 
@@ -273,7 +271,19 @@ Task& Builder::emit(TaskKind kind, Lane lane, std::vector<Access> accesses) {
 }
 
 Plan make_plan(const model::Model& model, const shard::Layout& layout, const PlanRequest& request) {
+  Plan plan = draft_plan(model, layout, request);
+  complete(plan);
+  return plan;
+}
+
+Plan draft_plan(const model::Model& model, const shard::Layout& layout,
+                const PlanRequest& request) {
   return Builder(model, layout, request).build();
+}
+
+void complete(Plan& draft) {
+  infer_waits(draft.training, draft.memory);
+  infer_waits(draft.evaluation, draft.memory);
 }
 
 std::uint64_t Plan::kept_bytes(StateKind kind) const {

@@ -13,7 +13,7 @@ namespace terrace::plan {
   return round_up(bytes, memory::MemoryPlan::kAlignmentBytes);
 }
 
-/// Lays out a plan's regions and emits its tasks in serial order.
+/// Lays out a plan's regions and emits its tasks in serial order, without their waits.
 ///
 /// Note on serial order. Tasks are emitted in an order in which one after the other is right; that
 /// order is what the waits are derived from and checked against. On each lane it is also the order

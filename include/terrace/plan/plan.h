@@ -167,5 +167,10 @@ struct Plan {
 /// Errors: usage, when the request contradicts itself.
 [[nodiscard]] Plan make_plan(const model::Model& model, const shard::Layout& layout,
                              const PlanRequest& request);
+/// The same without the waits of its schedules, which take most of the time: enough for all that
+/// the plan takes and moves, and for nothing that runs or predicts it. `complete` adds them.
+[[nodiscard]] Plan draft_plan(const model::Model& model, const shard::Layout& layout,
+                              const PlanRequest& request);
+void complete(Plan& draft);
 
 }  // namespace terrace::plan
