@@ -37,12 +37,15 @@ struct PlanReport {
   [[nodiscard]] std::int64_t tokens() const {
     return settings.batch.train.value_or(0) * sequence();
   }
-  /// Tokens a step from which on computing takes as long as `lane` is busy, if it grows with them
-  /// (a larger micro-batch moves no more bytes).
-  [[nodiscard]] std::int64_t hidden_from_tokens(plan::Lane lane) const {
-    const double share =
-        prediction->of(lane).busy_seconds / prediction->of(plan::Lane::compute).busy_seconds;
-    return std::llround(std::ceil(share * static_cast<double>(tokens())));
+  /// Tokens a step from which on computing takes as long as `lane` is busy, if it grows with them:
+  /// a larger micro-batch moves no more bytes but for boundaries. None where those grow as fast.
+  [[nodiscard]] std::optional<std::int64_t> hidden_from_tokens(plan::Lane lane) const {
+    const double busy = prediction->of(lane).busy_seconds;
+    const double growing = busy * engine::boundary_share(chosen.plan, lane);
+    const double compute = prediction->of(plan::Lane::compute).busy_seconds;
+    if (growing >= compute) return std::nullopt;
+    return std::llround(
+        std::ceil((busy - growing) / (compute - growing) * static_cast<double>(tokens())));
   }
   [[nodiscard]] double tokens_per_second() const {
     return static_cast<double>(tokens()) / prediction->step_seconds;
@@ -150,7 +153,8 @@ Json prediction_json(const PlanReport& report) {
     const auto lane = static_cast<plan::Lane>(index);
     busy[std::string(name_of(lane))] = report.prediction->of(lane).busy_seconds;
     if (lane != plan::Lane::compute) {
-      hidden[std::string(name_of(lane))] = report.hidden_from_tokens(lane);
+      const auto tokens = report.hidden_from_tokens(lane);
+      hidden[std::string(name_of(lane))] = tokens ? Json(*tokens) : Json(nullptr);
     }
     waited[std::string(name_of(lane))] =
         report.prediction->waited_seconds[static_cast<std::size_t>(index)];
@@ -162,6 +166,12 @@ Json prediction_json(const PlanReport& report) {
           {"busy_seconds", busy},
           {"compute_waits_seconds", waited},
           {"hidden_from_tokens", hidden}};
+}
+
+std::string hidden_from(const PlanReport& report, plan::Lane lane) {
+  const auto tokens = report.hidden_from_tokens(lane);
+  return tokens ? fmt::format("{} tokens", format_count(static_cast<std::uint64_t>(*tokens)))
+                : "no number of tokens";
 }
 
 std::string prediction_table(const PlanReport& report) {
@@ -184,10 +194,7 @@ std::string prediction_table(const PlanReport& report) {
     const double waited = prediction.waited_seconds[static_cast<std::size_t>(index)];
     rows.push_back({fmt::format("  {}", name_of(lane)), format_duration(busy), share(busy),
                     waited > 0 ? format_duration(waited) : "",
-                    lane == plan::Lane::compute
-                        ? ""
-                        : fmt::format("{} tokens", format_count(static_cast<std::uint64_t>(
-                                                       report.hidden_from_tokens(lane))))});
+                    lane == plan::Lane::compute ? "" : hidden_from(report, lane)});
   }
   constexpr std::array<std::size_t, 4> right = {1, 2, 3, 4};
   return fmt::format("\nPredicted step: {}, {} tokens/s, bound by {}\n  profile: {}\n{}",

@@ -11,7 +11,8 @@ namespace terrace::engine {
 namespace {
 
 // DeepSpeed 0.19: runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py,
-// runtime/lr_schedules.py, ops/adam/cpu_adam.py.
+// runtime/activation_checkpointing/config.py, runtime/lr_schedules.py,
+// ops/adam/cpu_adam.py.
 
 struct KeyDefault {
   std::string key;
@@ -30,6 +31,9 @@ std::vector<KeyDefault> defaults_for(OptionTable& table, const std::set<std::str
       {"zero_optimization.offload_param.device", std::string("none")},
       {"gradient_clipping", 1.0},
   };
+  if (!keys.contains("activation_checkpointing.cpu_checkpointing")) {
+    defaults.push_back({"activation_checkpointing.device", std::string("none")});
+  }
   const bool says_dtype = keys.contains("bf16.enabled") || keys.contains("fp16.enabled");
   if (!says_dtype) defaults.push_back({"dtype", std::string("fp32")});
   if (names_section(keys, "optimizer.")) {

@@ -1,5 +1,7 @@
 #include "filling.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "terrace/core/units.h"
@@ -77,6 +79,18 @@ double largest_state_share(const plan::Plan& plan, const Budgets& budgets) {
 
 double share_of(std::int64_t part, std::int64_t all) {
   return (static_cast<double>(part) + 0.5) / static_cast<double>(all);
+}
+
+void fill_boundaries(plan::Plan& plan, const Filling& filling) {
+  const std::size_t all = plan.host_boundary.size();
+  if (all == 0) return;
+  const std::uint64_t free = filling.budgets.device_bytes - Need(plan).device_bytes;
+  const std::size_t staying =
+      std::min<std::size_t>(free / slab_bytes(plan, plan.host_boundary.front()), all);
+  plan::Placement placement = plan.request.placement;
+  placement.boundaries_resident = static_cast<double>(staying) / static_cast<double>(all);
+  plan::Plan filled = filling.make(placement);
+  if (Need(filled).fits(filling.budgets)) plan = std::move(filled);
 }
 
 void fill_parameters(plan::Plan& plan, const Filling& filling) {

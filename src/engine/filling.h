@@ -8,7 +8,7 @@
 #include "terrace/plan/plan.h"
 #include "terrace/shard/layout.h"
 
-// The largest parts of the parameters and of the optimizer's state that fit on a faster tier.
+// The largest parts of boundaries, parameters and optimizer's state that fit on a faster tier.
 
 namespace terrace::engine {
 
@@ -22,6 +22,10 @@ struct Filling {
 
 /// The share that is the first `part` elements of `all`, whatever it is rounded to.
 [[nodiscard]] double share_of(std::int64_t part, std::int64_t all);
+
+/// Replaces `plan`, which fits and keeps no boundary on the device that may leave it, by the one
+/// that keeps most of them there and fits. On the host each takes as much of RAM.
+void fill_boundaries(plan::Plan& plan, const Filling& filling);
 
 /// Replaces `plan`, which fits and keeps no parameter on their resident tier, by the one that keeps
 /// most flats there and fits; leaves it as it is where none does.

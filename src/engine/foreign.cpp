@@ -100,7 +100,6 @@ std::vector<Foreign> precision_keys() {
       {"activation_checkpointing.partition_activations", activations},
       {"activation_checkpointing.number_checkpoints", activations},
       {"activation_checkpointing.contiguous_memory_optimization", activations},
-      {"activation_checkpointing.cpu_checkpointing", activations},
       {"activation_checkpointing.profile", activations},
       {"activation_checkpointing.synchronize_checkpoint_boundary", activations},
   };

@@ -37,22 +37,30 @@ bool ordered(const plan::Schedule& schedule, const std::pair<int, Access>& first
 
 std::vector<Lifetime> lifetimes(const plan::Plan& plan, const plan::Schedule& schedule) {
   const std::set<int> homes = homes_of(plan);
-  std::map<std::pair<int, int>, std::vector<std::pair<int, Access>>> uses;  // by region and chunk
+  // By region and, where that is for ever, by chunk or micro-batch.
+  std::map<std::pair<int, int>, std::vector<std::pair<int, Access>>> uses;
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     const Task& task = schedule.tasks[index];
+    const bool boundary =
+        task.kind == plan::TaskKind::store_boundary || task.kind == plan::TaskKind::fetch_boundary;
     for (const Access& access : schedule.accesses_of(task)) {
       const memory::Region& region = plan.memory.region(access.region);
-      const bool slot = task.chunk >= 0 && region.tier == memory::Tier::host &&
+      const bool slot = (task.chunk >= 0 || boundary) && region.tier == memory::Tier::host &&
                         !homes.contains(access.region.value);
       if (region.persistent() && !slot) continue;
-      uses[{access.region.value, region.persistent() ? task.chunk : -1}].emplace_back(
+      const int user = boundary ? task.micro_batch : task.chunk;
+      uses[{access.region.value, region.persistent() ? user : -1}].emplace_back(
           static_cast<int>(index), access);
     }
   }
   std::vector<Lifetime> result;
   for (const auto& [key, accesses] : uses) {
-    Lifetime life{RegionId(key.first), key.second, accesses.front().first, accesses.back().first,
-                  true};
+    const RegionId region(key.first);
+    const int first = accesses.front().first;
+    const int chunk = plan.memory.region(region).persistent()
+                          ? schedule.tasks[static_cast<std::size_t>(first)].chunk
+                          : -1;
+    Lifetime life{region, chunk, first, accesses.back().first, true};
     for (const auto& access : accesses) {
       life.last_sees_all = life.last_sees_all && ordered(schedule, access, accesses.back());
     }

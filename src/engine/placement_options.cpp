@@ -14,6 +14,22 @@ Field placement_field(Placement& member) {
                                     {"nvme", Placement::nvme}});
 }
 
+/// Whether `member` is the host, as DeepSpeed's `cpu_checkpointing` says it; null where the plan
+/// chooses.
+Field on_host_switch(Placement& member) {
+  Field result;
+  result.type = OptionType::boolean;
+  result.nullable = true;
+  result.set = [&member](const OptionValue& value, const std::string&) {
+    if (const bool* on = std::get_if<bool>(&value)) member = *on ? Placement::cpu : Placement::none;
+  };
+  result.get = [&member]() -> OptionValue {
+    if (member == Placement::automatic) return std::monostate{};
+    return member == Placement::cpu;
+  };
+  return result;
+}
+
 void add_tiers(OptionTable& table, PlacementSettings& p) {
   table.group("Device and tiers");
   table.add({.keys = {"device"},
@@ -31,6 +47,17 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
              .flags = {"offload_param"},
              .field = placement_field(p.parameters.device),
              .help = "tier of the parameters; auto fills device, then host, then disk"});
+  table.add({.keys = {"activation_checkpointing.device"},
+             .flags = {"offload_activations"},
+             .field = choice<Placement>(p.activations.device, {{"auto", Placement::automatic},
+                                                               {"none", Placement::none},
+                                                               {"cpu", Placement::cpu}}),
+             .help = "tier of the inputs of blocks, kept from forward to backward; auto moves to "
+                     "the host what device_memory does not hold"});
+  table.add({.keys = {"activation_checkpointing.cpu_checkpointing"},
+             .field = on_host_switch(p.activations.device),
+             .help = "true: as offload_activations cpu, false: as none",
+             .default_note = "as offload_activations"});
   table.add({.keys = {"swap"},
              .flags = {"swap"},
              .field = field(p.swap),
@@ -74,6 +101,11 @@ void add_offload_details(OptionTable& table, PlacementSettings& p) {
                      "the device, or in host RAM beside a disk where device_memory is bounded",
              .minimum = 0,
              .maximum = 1});
+  table.add({.keys = {"activation_checkpointing.ratio"},
+             .field = field(p.activations.ratio),
+             .help = "share of the inputs of blocks that is offloaded",
+             .minimum = 0,
+             .maximum = 1});
   table.add({.keys = {"zero_optimization.offload_optimizer.buffer_count"},
              .field = field(p.optimizer.buffer_count),
              .help = "optimizer chunks in flight; 0: by the plan",
@@ -88,7 +120,8 @@ void add_offload_details(OptionTable& table, PlacementSettings& p) {
   table.add({.keys = {"prefetch_units"},
              .flags = {"prefetch_units"},
              .field = field(p.prefetch_units),
-             .help = "units fetched ahead of their use; 0: by the plan",
+             .help = "units whose parameters and inputs are fetched ahead of their use; 0: by the "
+                     "plan",
              .unit = "units",
              .minimum = 0});
 }

@@ -107,6 +107,7 @@ struct ParameterSize {
 /// A placement to try, and of what as much is kept on a faster tier as fits there.
 struct Candidate {
   plan::Placement placement;
+  bool fills_boundaries = false;
   bool fills_parameters = false;
   bool fills_state = false;
 };
@@ -126,6 +127,25 @@ void place_parameters(Candidate& candidate, Tier tier, const PlacementSettings& 
   if (!open || !basis.store_parameter_bytes || tier != Tier::disk) return;
   const auto stored = static_cast<std::int64_t>(*basis.store_parameter_bytes / size.element_bytes);
   placement.parameters_resident = share_of(size.elements - stored, size.elements);
+}
+
+/// Appends the candidate to `list` with its boundaries on the device, then on the host, as far as
+/// they may be there.
+void add_with_boundaries(Candidate candidate, const PlacementSettings& settings,
+                         std::vector<Candidate>& list) {
+  const std::optional<Tier> pinned = pinned_tier(settings.activations.device);
+  if (pinned.value_or(Tier::device) == Tier::device) list.push_back(candidate);
+  // State goes before them: it moves less for each byte that it frees. Parameters go after them:
+  // what they move hides behind computing only when there are many tokens.
+  const bool state_may_go = settings.optimizer.device == Placement::automatic &&
+                            candidate.placement.state == Tier::device;
+  const bool may_leave =
+      pinned ? *pinned == Tier::host : settings.device_memory.has_value() && !state_may_go;
+  if (!may_leave) return;
+  candidate.placement.boundaries = Tier::host;
+  candidate.placement.boundaries_resident = 1 - settings.activations.ratio;
+  candidate.fills_boundaries = !pinned && settings.activations.ratio == 1;
+  list.push_back(candidate);
 }
 
 /// The placements to try, fastest first.
@@ -165,7 +185,7 @@ std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& bas
       candidate.fills_state = !basis.store_parameter_bytes && !state && ratio == 1 &&
                               state_tier != Tier::device &&
                               !(both_on_disk && candidate.fills_parameters);
-      list.push_back(candidate);
+      add_with_boundaries(candidate, settings.placement, list);
     }
   }
   return list;
@@ -268,10 +288,15 @@ std::string describe(const plan::Plan& plan, bool automatic) {
     return fmt::format("{} ({:.0f} % of them on {})", name(tier), resident * 100,
                        name(resident_tier));
   };
+  const std::string boundaries =
+      placement.boundaries == Tier::device
+          ? ""
+          : ", inputs of blocks on " +
+                place(placement.boundaries, Tier::device, placement.boundaries_resident);
   return fmt::format(
-      "parameters on {}, master and moments on {}{}",
+      "parameters on {}, master and moments on {}{}{}",
       place(placement.parameters, placement.parameters_resident_tier, parameters_resident(plan)),
-      place(placement.state, placement.resident_tier, placement.state_resident),
+      place(placement.state, placement.resident_tier, placement.state_resident), boundaries,
       automatic ? " (auto)" : " (as asked)");
 }
 
@@ -345,6 +370,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
   for (const Candidate& candidate : candidates(settings, basis, size)) {
     chosen.plan = make(candidate.placement);
     if (Need(chosen.plan).fits(budgets)) {
+      if (candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
       if (candidate.fills_parameters) fill_parameters(chosen.plan, filling);
       if (candidate.fills_state) fill_state(chosen.plan, filling);
     }
@@ -353,7 +379,9 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
       if (Need(wide).fits(budgets)) chosen.plan = std::move(wide);
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
-    chosen.placement = describe(chosen.plan, automatic);
+    const bool moved = settings.placement.activations.device == Placement::automatic &&
+                       candidate.placement.boundaries != Tier::device;
+    chosen.placement = describe(chosen.plan, automatic || moved);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
     if (!Need(chosen.plan).fits(budgets) || !fits_disk()) continue;
     plan::complete(chosen.plan);
@@ -368,6 +396,17 @@ std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {
     if (task.lane == lane) bytes += task.bytes;
   }
   return bytes;
+}
+
+double boundary_share(const plan::Plan& plan, plan::Lane lane) {
+  std::uint64_t bytes = 0;
+  for (const plan::Task& task : plan.training.tasks) {
+    const bool boundary =
+        task.kind == plan::TaskKind::store_boundary || task.kind == plan::TaskKind::fetch_boundary;
+    if (task.lane == lane && boundary) bytes += task.bytes;
+  }
+  const std::uint64_t all = bytes_per_step(plan, lane);
+  return all == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(all);
 }
 
 std::string memory_table(const plan::Plan& plan) {

@@ -181,10 +181,12 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream, 
   switch (task.kind) {
     case TaskKind::copy_batch:
     case TaskKind::fetch_parameter:
+    case TaskKind::fetch_boundary:
       return stream.copy_to_device(pointer(accesses[1]), host(accesses[0]));
     case TaskKind::store_parameter:
       return stream.copy_to_device(pointer(accesses[0]), host(accesses[1]));
     case TaskKind::store_gradient:
+    case TaskKind::store_boundary:
     case TaskKind::store_loss:
       return stream.copy_to_host(host(accesses[0]), pointer(accesses[1]));
     case TaskKind::forward:

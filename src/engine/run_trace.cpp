@@ -111,11 +111,13 @@ class Counters {
       const auto tier = static_cast<std::size_t>(region.tier);
       const auto bytes = static_cast<std::int64_t>(region.bytes);
       hold(life.first, life.last, in_use[tier], bytes);
+      if (region.persistent() && slots.insert(life.region.value).second) {
+        start_of(kept[tier]) -= bytes;
+      }
       if (life.chunk < 0) continue;
       const auto [chunk, is_new] = chunks.try_emplace(life.chunk, life.first, life.last);
       chunk->second.first = std::min(chunk->second.first, life.first);
       chunk->second.second = std::max(chunk->second.second, life.last);
-      if (slots.insert(life.region.value).second) start_of(kept[tier]) -= bytes;
     }
     if (chunks.empty()) return;
     const auto slots_max = static_cast<std::size_t>(plan_.request.chunk_slots);

@@ -33,6 +33,8 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
           "rest's, {}",
           placement.parameters_resident * 100, name_of(placement.parameters_resident_tier),
           name_of(placement.parameters));
+  require(request.placement.boundaries != Tier::disk, ErrorKind::usage,
+          "the block inputs cannot be kept on disk: place them on the device or the host");
   plan_.request = request;
 }
 
@@ -178,7 +180,6 @@ void Builder::add_activations() {
   std::uint64_t scratch_bytes = 0;
   std::uint64_t saved_bytes = 0;
   std::uint64_t boundary_bytes = 0;
-  boundary_.resize(static_cast<std::size_t>(unit_count()));
   saved_.resize(static_cast<std::size_t>(unit_count()));
   for (int unit = 0; unit < unit_count(); ++unit) {
     const model::UnitMemory need = model_.memory(unit, request_.micro_batch);
@@ -186,20 +187,21 @@ void Builder::add_activations() {
         std::max({scratch_bytes, need.forward_scratch_bytes, need.backward_scratch_bytes});
     saved_bytes = std::max(saved_bytes, need.saved_bytes);
     boundary_bytes = std::max(boundary_bytes, need.boundary_bytes);
-    for (int copy = 0; copy < copies; ++copy) {
-      const auto index = static_cast<std::size_t>(unit);
-      boundary_[index].push_back(memory.add("block inputs", Tier::device, need.boundary_bytes));
-      if (!request_.recompute) {
-        saved_[index].push_back(memory.add("saved activations", Tier::device, need.saved_bytes));
-      }
+    for (int copy = 0; copy < copies && !request_.recompute; ++copy) {
+      saved_[static_cast<std::size_t>(unit)].push_back(
+          memory.add("saved activations", Tier::device, need.saved_bytes));
     }
   }
+  add_boundaries(copies);
   if (request_.recompute) {
     const RegionId shared = memory.add("saved activations", Tier::device, saved_bytes);
     for (auto& regions : saved_) regions.assign(static_cast<std::size_t>(copies), shared);
   }
   for (int copy = 0; copy < copies; ++copy) {
-    d_boundary_.push_back(memory.add("boundary gradient", Tier::device, boundary_bytes));
+    // Where boundaries leave the device, their gradients take the place of the forward's slots.
+    d_boundary_.push_back(boundaries_on(Tier::device)
+                              ? memory.add("boundary gradient", Tier::device, boundary_bytes)
+                              : add_transient("boundary gradient", Tier::device, boundary_bytes));
   }
   scratch_ = memory.add("scratch", Tier::device, scratch_bytes);
   const auto batch_bytes =

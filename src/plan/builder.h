@@ -55,6 +55,7 @@ class Builder {
   void add_gradients();
   void add_state();
   void add_activations();
+  void add_boundaries(int copies);
 
   [[nodiscard]] std::vector<Visit> training_visits() const;
   [[nodiscard]] std::vector<Visit> evaluation_visits() const;
@@ -70,6 +71,11 @@ class Builder {
   void emit_fetch(std::size_t visit, int unit);
   /// Reads a flat's parameters from disk to a host slot.
   memory::RegionId emit_read(int flat, int unit, std::uint64_t bytes);
+  /// Before the visit's turn with a micro-batch: see "Note on boundaries" in plan.h.
+  void emit_boundary_fetches(const std::vector<Visit>& visits, std::size_t index, int micro_batch);
+  /// The input of `unit` to the host, or back to a slot.
+  void emit_store_boundary(int unit, int micro_batch);
+  void emit_fetch_boundary(int unit, int micro_batch);
   void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);
   void emit_head(const Visit& visit, std::size_t index, int micro_batch);
   void emit_logits(const Visit& visit, std::size_t index);
@@ -109,6 +115,9 @@ class Builder {
   [[nodiscard]] memory::Tier parameter_tier(int flat) const {
     return plan_.parameter_tier[static_cast<std::size_t>(flat)];
   }
+  [[nodiscard]] bool boundaries_on(memory::Tier tier) const {
+    return request_.placement.boundaries == tier;
+  }
   [[nodiscard]] memory::Tier gradient_tier() const;
   /// Whether what ZeRO shards from `stage` on is sharded; then the rank keeps its part only.
   [[nodiscard]] bool shards(int stage) const {
@@ -130,6 +139,11 @@ class Builder {
   /// Which copy of per-micro-batch memory a micro-batch uses: in batch-major order all share one.
   [[nodiscard]] std::size_t copy_of(int micro_batch) const;
   [[nodiscard]] memory::RegionId saved_of(int unit, int micro_batch) const;
+  /// The first so many: see "Note on boundaries" in plan.h.
+  [[nodiscard]] int units_whose_output_may_leave() const;
+  /// Whether a unit's output has no memory of its own on the device, but a new slot for each use.
+  [[nodiscard]] bool passes(int unit, std::size_t copy) const;
+  [[nodiscard]] memory::RegionId add_boundary_slot(int unit);
 
   const model::Model& model_;
   const shard::Layout& layout_;
@@ -140,7 +154,8 @@ class Builder {
   std::vector<bool> transient_;
 
   // By unit and copy of the micro-batch.
-  std::vector<std::vector<memory::RegionId>> boundary_;
+  std::vector<std::vector<memory::RegionId>> boundary_;  ///< the output, on the device just now
+  std::vector<std::vector<memory::RegionId>> host_boundary_;  ///< where it leaves the device
   std::vector<std::vector<memory::RegionId>> saved_;
   std::vector<memory::RegionId> d_boundary_;
   memory::RegionId scratch_;

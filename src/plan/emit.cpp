@@ -128,6 +128,7 @@ void Builder::emit_visits(const std::vector<Visit>& visits) {
     const Visit& visit = visits[index];
     const int end = visit.first_micro_batch + visit.micro_batches;
     for (int micro_batch = visit.first_micro_batch; micro_batch < end; ++micro_batch) {
+      emit_boundary_fetches(visits, index, micro_batch);
       switch (visit.pass) {
         case Visit::Pass::forward:
           emit_forward(visit, index, micro_batch, TaskKind::forward);
@@ -218,6 +219,7 @@ void Builder::append_parameters(std::size_t visit, std::vector<Access>& accesses
 void Builder::emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind) {
   const auto unit = static_cast<std::size_t>(visit.unit);
   const std::size_t copy = copy_of(micro_batch);
+  if (passes(visit.unit, copy)) boundary_[unit][copy] = add_boundary_slot(visit.unit);
   std::vector<Access> accesses = {
       whole(device_batch_[static_cast<std::size_t>(micro_batch)], false), whole(scratch_, true),
       whole(saved_of(visit.unit, micro_batch), true), whole(boundary_[unit][copy], true)};
@@ -227,6 +229,7 @@ void Builder::emit_forward(const Visit& visit, std::size_t index, int micro_batc
   task.unit = visit.unit;
   task.micro_batch = micro_batch;
   task.flops = model_.forward_flops(visit.unit, request_.micro_batch);
+  if (kind == TaskKind::forward) emit_store_boundary(visit.unit + 1, micro_batch);
 }
 
 void Builder::emit_head(const Visit& visit, std::size_t index, int micro_batch) {

@@ -90,6 +90,22 @@ TEST(DeepSpeed, absent_keys_that_change_the_result_take_its_defaults_and_are_tol
                                            HasSubstr("optimizer.params.lr = 0.001"))));
 }
 
+TEST(DeepSpeed, cpu_checkpointing_says_where_the_inputs_of_blocks_are_kept) {
+  const auto kept = [](const std::string& section, std::vector<std::string> arguments = {}) {
+    return read("{\"activation_checkpointing\": {" + section + "}}", std::move(arguments))
+        .settings.placement.activations.device;
+  };
+  EXPECT_EQ(kept(R"("cpu_checkpointing": true)"), Placement::cpu);
+  EXPECT_EQ(kept(R"("cpu_checkpointing": false)"), Placement::none);
+  EXPECT_EQ(kept(R"("partition_activations": true)"), Placement::none) << "its default";
+  EXPECT_EQ(kept(R"("cpu_checkpointing": false)", {"--offload_activations", "cpu"}),
+            Placement::cpu);
+  EXPECT_EQ(kept(R"("cpu_checkpointing": true)", {"--offload_activations", "auto"}),
+            Placement::automatic);
+  EXPECT_THAT(usage_error([&] { kept(R"("cpu_checkpointing": true, "device": "none")"); }),
+              HasSubstr("contradicts"));
+}
+
 TEST(DeepSpeed, flags_win_over_its_defaults_and_over_the_file) {
   const Parsed parsed = read(R"({"gradient_clipping": 0.5})",
                              {"--bf16", "--offload_optimizer", "cpu", "--max_grad_norm", "2"});

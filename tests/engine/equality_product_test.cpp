@@ -46,8 +46,9 @@ TEST_F(EqualityProductTest, the_losses_of_30_steps_are_equal_over_the_whole_prod
                 // Half of the parameters: with the rest of the run's state on disk alone.
                 const bool all_on_disk = state == Placement::nvme && ratio == 1;
                 if (share < 1 && (!all_on_disk || prefetch > 1 || chunk > 2048)) continue;
-                const Variant variant{parameters, state, ratio, order, runs % 2 == 0,
-                                      prefetch,   chunk, 0,     share};
+                Variant variant{parameters, state, ratio, order, runs % 2 == 0,
+                                prefetch,   chunk, 0,     share};
+                place_activations(variant, runs);
                 SCOPED_TRACE(describe(variant));
                 ASSERT_THAT(run(with(base, variant)), ElementsAreArray(reference));
                 remove("run");

@@ -30,6 +30,7 @@ std::vector<Variant> covering_variants() {
       variant.chunk = number % 5 == 1 ? 1 << 16 : 2048 * (1 + number % 3);
       variant.slots = number % 3 == 2 ? 1 : 0;
       variant.parameters_ratio = number % 4 == 3 ? 0.5 : 1;
+      place_activations(variant, number / 2);
       list.push_back(variant);
       number += 1;
     }

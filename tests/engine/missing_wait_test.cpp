@@ -42,14 +42,10 @@ bool is_off(ForbiddenOrders& orders, int wait, const std::vector<StepResult>& re
 
 /// Removes each wait in turn: the checker must name it, and the run in which what it forbids
 /// happens must be seen to be another one.
-void expect_every_wait_matters(const plan::Placement& placement, bool early = false) {
-  plan::PlanRequest request = small_request();
-  request.placement = placement;
-  request.micro_batches = 1;
+void expect_every_wait_matters(plan::PlanRequest request) {
   request.chunk_elements = 1 << 14;
-  request.may_update_before_decision = early;
   // What an early update has written is dropped in a skipped step only.
-  ForbiddenOrders orders(request, early ? 2 : 0);
+  ForbiddenOrders orders(request, request.may_update_before_decision ? 2 : 0);
   const std::vector<StepResult> reference = orders.run_whole();
   ASSERT_EQ(reference.size(), 4U);
   ASSERT_EQ(orders.run_whole(), reference);
@@ -62,6 +58,14 @@ void expect_every_wait_matters(const plan::Placement& placement, bool early = fa
   }
   std::printf("all of %zu missing waits are named by the checker and change the run\n",
               whole.waits.size());
+}
+
+void expect_every_wait_matters(const plan::Placement& placement, bool early = false) {
+  plan::PlanRequest request = small_request();
+  request.placement = placement;
+  request.micro_batches = 1;
+  request.may_update_before_decision = early;
+  expect_every_wait_matters(request);
 }
 
 TEST(MissingWait, changes_a_run_with_all_on_the_device) {
@@ -87,6 +91,15 @@ TEST(MissingWait, changes_a_run_with_half_of_the_parameters_resident) {
 }
 TEST(MissingWait, changes_a_run_in_which_some_updates_are_early_and_some_are_not) {
   expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5}, true);
+}
+
+TEST(MissingWait, changes_a_run_with_boundaries_in_RAM) {
+  for (const auto order : {plan::MicroBatchOrder::batch_major, plan::MicroBatchOrder::unit_major}) {
+    plan::PlanRequest request = small_request();
+    request.placement.boundaries = Tier::host;
+    request.order = order;
+    expect_every_wait_matters(request);
+  }
 }
 
 }  // namespace

@@ -122,6 +122,51 @@ TEST_F(PlanningTest, a_bounded_device_is_filled_before_the_host) {
   EXPECT_THAT(half.placement, HasSubstr("of them on device"));
 }
 
+TEST_F(PlanningTest, a_bounded_device_gives_away_state_then_boundaries_and_then_parameters) {
+  settings_.placement.swap.clear();
+  settings_.batch.accumulation = 4;
+  settings_.batch.order = MicroBatchOrder::unit_major;
+  const std::uint64_t all = choose(kGiB).plan.memory.bytes(Tier::device);
+  int parts = 0;
+  int whole = 0;
+  std::size_t leave = 0;
+  Tier parameters = Tier::device;
+  for (std::uint64_t budget = all; budget > 0; budget -= std::min(budget, 2 * kKiB)) {
+    settings_.placement.device_memory = Budget{.bytes = budget};
+    ChosenPlan chosen;
+    try {
+      chosen = choose(kGiB);
+    } catch (const Error&) {
+      break;
+    }
+    SCOPED_TRACE(chosen.placement + ", " + std::to_string(budget));
+    const plan::Placement& placement = chosen.plan.request.placement;
+    ASSERT_LE(chosen.plan.memory.bytes(Tier::device), budget);
+    if (placement.parameters != parameters) leave = 0;  // they come back in their place
+    parameters = placement.parameters;
+    ASSERT_GE(chosen.plan.host_boundary.size(), leave);
+    leave = chosen.plan.host_boundary.size();
+    if (leave == 0) continue;
+    EXPECT_EQ(placement.state, Tier::host);
+    EXPECT_THAT(chosen.placement, HasSubstr("inputs of blocks on host RAM"));
+    if (parameters == Tier::device) (leave < 4 ? parts : whole) += 1;
+  }
+  EXPECT_GT(parts, 0) << "whole boundaries leave one after the other";
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(parameters, Tier::host);
+}
+
+TEST_F(PlanningTest, boundaries_that_are_pinned_stay_where_they_are) {
+  settings_.placement.activations.device = Placement::cpu;
+  settings_.placement.activations.ratio = 0.5;
+  const ChosenPlan half = choose(kGiB);
+  EXPECT_EQ(half.plan.host_boundary.size(), 1U);
+  EXPECT_THAT(half.placement, HasSubstr("inputs of blocks on host RAM (50 % of them on device)"));
+  settings_.placement.activations.device = Placement::none;
+  settings_.placement.device_memory = Budget{.bytes = kGiB};
+  EXPECT_EQ(choose(kGiB).plan.host_boundary.size(), 0U);
+}
+
 TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_with_their_need) {
   const std::uint64_t least = floor();
   try {
@@ -239,6 +284,7 @@ TEST_F(PlanningTest, a_share_of_the_parameters_is_offloaded_as_asked) {
 TEST_F(PlanningTest, a_device_that_does_not_hold_the_parameters_holds_a_part_of_them) {
   settings_.placement.swap.clear();
   settings_.placement.optimizer.device = Placement::cpu;
+  settings_.placement.activations.device = Placement::none;  // which else would leave first
   const plan::Plan whole = choose(kGiB).plan;
   const std::uint64_t all = parameters_on(whole, Tier::device);
   ASSERT_EQ(all, static_cast<std::uint64_t>(layout_.elements()) * 2);

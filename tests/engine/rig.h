@@ -176,6 +176,10 @@ inline std::vector<plan::PlanRequest> requests() {
           number % 2 == 0 ? plan::MicroBatchOrder::unit_major : plan::MicroBatchOrder::batch_major;
       request.prefetch_units = number % 4;
       request.recompute = number % 3 != 0;
+      if (number % 4 == 1 || number % 4 == 2) {
+        request.placement.boundaries = Tier::host;
+        request.placement.boundaries_resident = number > 8 ? 0.5 : 0;
+      }
       list.push_back(request);
       ++number;
     }
@@ -198,6 +202,7 @@ inline std::vector<plan::PlanRequest> requests() {
                                         std::pair(plan::MicroBatchOrder::unit_major, 0.5)}) {
     plan::PlanRequest request = small_request();
     request.placement = {Tier::disk, Tier::disk, Tier::host, 0, Tier::host, resident};
+    request.placement.boundaries = Tier::host;
     request.may_update_before_decision = true;
     request.order = order;
     request.prefetch_units = 2;

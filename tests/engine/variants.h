@@ -18,13 +18,22 @@ struct Variant {
   std::int64_t chunk = 2048;
   std::int64_t slots = 0;
   double parameters_ratio = 1;
+  Placement activations = Placement::none;
+  double activations_ratio = 1;
 };
 
 inline std::string describe(const Variant& variant) {
   return ::testing::PrintToString(
       std::tuple(static_cast<int>(variant.parameters), static_cast<int>(variant.state),
                  variant.ratio, static_cast<int>(variant.order), variant.recompute,
-                 variant.prefetch, variant.chunk, variant.slots, variant.parameters_ratio));
+                 variant.prefetch, variant.chunk, variant.slots, variant.parameters_ratio,
+                 static_cast<int>(variant.activations), variant.activations_ratio));
+}
+
+/// The inputs of blocks on the device, on the host, and half of them on each, in turn.
+inline void place_activations(Variant& variant, int number) {
+  variant.activations = number % 3 == 0 ? Placement::none : Placement::cpu;
+  variant.activations_ratio = number % 3 == 2 ? 0.5 : 1;
 }
 
 [[nodiscard]] inline Settings with(Settings settings, const Variant& variant) {
@@ -37,6 +46,8 @@ inline std::string describe(const Variant& variant) {
   settings.placement.prefetch_units = variant.prefetch;
   settings.placement.chunk_elements = variant.chunk;
   settings.placement.optimizer.buffer_count = variant.slots;
+  settings.placement.activations.device = variant.activations;
+  settings.placement.activations.ratio = variant.activations_ratio;
   return settings;
 }
 

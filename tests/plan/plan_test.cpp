@@ -21,8 +21,22 @@ struct StepBytes {
   std::uint64_t batches = 0;  ///< on the compute lane
 };
 
-StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int units,
-                         std::int64_t tokens) {
+/// What is stored, and fetched again, of the inputs that each unit between the first and the head
+/// has for each micro-batch; the last one's stays if it would be fetched at once.
+std::uint64_t boundary_bytes(const PlanRequest& request, const model::Model& model) {
+  if (request.placement.boundaries == Tier::device) return 0;
+  const auto micro_batches = static_cast<std::uint64_t>(request.micro_batches);
+  const std::uint64_t units = model.units().size() - (request.prefetch_units > 0 ? 3 : 2);
+  const bool unit_major = request.order == MicroBatchOrder::unit_major;
+  const std::uint64_t kept = unit_major ? units * micro_batches : units;
+  const auto staying =
+      static_cast<std::uint64_t>(request.placement.boundaries_resident * static_cast<double>(kept));
+  return (kept - staying) * (unit_major ? 1 : micro_batches) *
+         static_cast<std::uint64_t>(request.micro_batch.tokens() * model.config().hidden_size) * 2;
+}
+
+StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, const model::Model& model) {
+  const auto units = static_cast<int>(model.units().size());
   const PlanRequest& request = plan.request;
   const auto micro_batches = static_cast<std::uint64_t>(request.micro_batches);
   const auto elements = static_cast<std::uint64_t>(layout.elements());
@@ -53,8 +67,10 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, int unit
   StepBytes bytes;
   const bool gradients_leave =
       std::ranges::any_of(updated_elsewhere, [](std::uint64_t count) { return count > 0; });
-  bytes.batches = micro_batches * static_cast<std::uint64_t>(tokens) * 2 * 4;
-  bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0);
+  const std::uint64_t boundaries = boundary_bytes(request, model);
+  bytes.batches = micro_batches * static_cast<std::uint64_t>(request.micro_batch.tokens()) * 2 * 4;
+  bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0) + boundaries;
+  bytes.h2d = boundaries;
   bytes.disk_read = bytes.disk_write = on_disk * state;
   for (std::size_t flat = 0; flat < visits.size(); ++flat) {
     const auto size =
@@ -93,8 +109,9 @@ TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
       if (HasFailure()) return;
       SCOPED_TRACE(describe(request));
       const Plan plan = make(request);
-      const StepBytes bytes =
-          expected_bytes(plan, layout_, static_cast<int>(model_.units().size()), kTokens);
+      const StepBytes bytes = expected_bytes(plan, layout_, model_);
+      EXPECT_EQ(bytes_of(plan, TaskKind::store_boundary), boundary_bytes(request, model_));
+      EXPECT_EQ(bytes_of(plan, TaskKind::fetch_boundary), boundary_bytes(request, model_));
       EXPECT_EQ(bytes_on(plan, Lane::h2d), bytes.h2d);
       EXPECT_EQ(bytes_of(plan, TaskKind::copy_batch), bytes.batches);
       EXPECT_EQ(bytes_on(plan, Lane::d2h), bytes.d2h);
@@ -198,21 +215,6 @@ TEST_F(PlanTest, a_resident_tier_that_is_no_faster_is_refused) {
     request.placement = {Tier::host, Tier::host, Tier::host, 0, resident, 0.5};
     EXPECT_THROW((void)make(request), Error);
   }
-}
-
-/// The most bytes of a purpose that are live at once on a tier, by the regions' lifetimes.
-std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, Tier tier) {
-  std::uint64_t most = 0;
-  for (const memory::Region& at : plan.memory.regions()) {
-    if (at.persistent()) continue;
-    std::uint64_t now = 0;
-    for (const memory::Region& region : plan.memory.regions()) {
-      const bool live = region.first_use <= at.first_use && at.first_use <= region.last_use;
-      if (live && region.purpose == purpose && region.tier == tier) now += region.bytes;
-    }
-    most = std::max(most, now);
-  }
-  return most;
 }
 
 class UntiedPlanTest : public PlanTest {
@@ -418,6 +420,9 @@ TEST_F(PlanTest, a_request_that_contradicts_itself_is_refused) {
   }
   request = PlanTest::request();
   request.micro_batches = 0;
+  EXPECT_THROW((void)make(request), Error);
+  request = PlanTest::request();
+  request.placement.boundaries = Tier::disk;
   EXPECT_THROW((void)make(request), Error);
 }
 

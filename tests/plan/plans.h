@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -58,6 +59,21 @@ class PlanTest : public testing::Test {
   shard::Layout layout_;
 };
 
+/// The most bytes of a purpose that are live at once on a tier, by the regions' lifetimes.
+inline std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, Tier tier) {
+  std::uint64_t most = 0;
+  for (const memory::Region& at : plan.memory.regions()) {
+    if (at.persistent()) continue;
+    std::uint64_t now = 0;
+    for (const memory::Region& region : plan.memory.regions()) {
+      const bool live = region.first_use <= at.first_use && at.first_use <= region.last_use;
+      if (live && region.purpose == purpose && region.tier == tier) now += region.bytes;
+    }
+    most = std::max(most, now);
+  }
+  return most;
+}
+
 /// Every placement: each tier, half of the state on another one, and half of the parameters.
 inline std::vector<Placement> placements() {
   std::vector<Placement> list;
@@ -76,21 +92,29 @@ inline std::vector<Placement> placements() {
   return list;
 }
 
+/// Boundaries on the device, on the host, and half of them on each, in turn.
+inline void place_boundaries(PlanRequest& request, int number) {
+  request.placement.boundaries = number % 3 == 0 ? Tier::device : Tier::host;
+  request.placement.boundaries_resident = number % 3 == 2 ? 0.5 : 0;
+}
+
 inline std::string describe(const PlanRequest& request) {
   return testing::PrintToString(std::tuple(
       std::string(name_of(request.placement.parameters)),
       std::string(name_of(request.placement.state)), request.placement.state_resident,
       std::string(name_of(request.placement.resident_tier)), request.placement.parameters_resident,
       std::string(name_of(request.placement.parameters_resident_tier)),
+      std::string(name_of(request.placement.boundaries)), request.placement.boundaries_resident,
       request.order == MicroBatchOrder::unit_major ? "unit-major" : "batch-major",
       request.micro_batches, request.recompute ? "recompute" : "keep", request.prefetch_units,
       request.chunk_elements, request.chunk_slots, request.update_reads_parameter));
 }
 
-/// All requests of the full product, handed to `function`.
+/// All requests of the full product, handed to `function`; boundaries take their places in turn.
 template <class Function>
 void for_each_request(const PlanRequest& base, Function&& function) {
   PlanRequest request = base;
+  int number = 0;
   for (const Placement& placement : placements()) {
     const bool all_on_disk = placement.parameters == Tier::disk && placement.state == Tier::disk &&
                              placement.state_resident == 0;
@@ -101,6 +125,8 @@ void for_each_request(const PlanRequest& base, Function&& function) {
           for (const int prefetch : {0, 1, 3}) {
             for (const std::int64_t chunk : {2048, 1 << 16}) {
               request.placement = placement;
+              place_boundaries(request, number + number / 6);  // else they would go with the chunk
+              ++number;
               request.order = order;
               request.micro_batches = micro_batches;
               request.recompute = recompute;
@@ -125,6 +151,7 @@ inline std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32,
     for (const Placement& placement : placements()) {
       PlanRequest request = base;
       request.placement = placement;
+      place_boundaries(request, number / 2);
       request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
       request.micro_batches = 1 + number % 3 % 2 * 2;
       request.recompute = number % 4 < 2;
@@ -141,6 +168,7 @@ inline std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32,
        {std::pair(fp32, kAll), std::pair(split, kAll), std::pair(fp32, kHalf)}) {
     PlanRequest request = base;
     request.placement = placement;
+    place_boundaries(request, 1);
     request.may_update_before_decision = true;
     request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
     request.prefetch_units = 1 + number % 2;

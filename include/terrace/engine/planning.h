@@ -43,9 +43,11 @@ struct PlanBasis {
 /// only if `--swap` names one: of the parameters as many whole flats as fit on the faster of two
 /// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (of the state
 /// nothing while parameters are left on disk, so that each step is committed; with a store to go on
-/// with, what it holds stays there). What is pinned stays pinned. RAM that is left then
-/// holds more chunks in flight. A larger budget never moves anything to a slower tier, but for
-/// state that makes room for parameters.
+/// with, what it holds stays there). Where `--device_memory` is given, boundaries that the device
+/// does not hold go to the host, behind the state and before the parameters. What is pinned stays
+/// pinned. RAM that is left then holds more chunks in flight. A larger budget never moves anything
+/// to a slower tier, but for state that makes room for boundaries or parameters, and boundaries
+/// that make room for parameters.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});
@@ -55,5 +57,8 @@ struct PlanBasis {
 
 /// Bytes that a step moves on a lane.
 [[nodiscard]] std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane);
+
+/// The share of them that boundaries have: what a larger micro-batch has more of.
+[[nodiscard]] double boundary_share(const plan::Plan& plan, plan::Lane lane);
 
 }  // namespace terrace::engine

@@ -136,8 +136,8 @@ struct PlacementSettings {
   DeviceChoice device = DeviceChoice::automatic;
   OffloadSettings optimizer;
   OffloadSettings parameters;
-  /// Folders of the page store, striped. After `finalize` the `nvme_path`s are in it.
-  std::vector<std::string> swap;
+  OffloadSettings activations;            ///< the inputs of blocks; never to `nvme`
+  std::vector<std::string> swap;          ///< folders of the page store, striped; see `finalize`
   std::optional<Budget> device_memory;    ///< empty: what is free
   std::optional<Budget> host_memory;      ///< empty: what the container allows
   std::optional<Budget> disk;             ///< empty: what is free there
@@ -193,8 +193,7 @@ void resolve_batch(BatchSettings& batch, std::int64_t world_size);
                                                                  std::int64_t total_updates,
                                                                  double standard_rate = 5e-5);
 
-/// The settings as JSON text (nested by key, every option with a key, two spaces a level), which
-/// `--config` reads back to equal settings.
+/// The settings as JSON text (nested, every option with a key), which `--config` reads back.
 [[nodiscard]] std::string effective_json(const Settings& settings);
 
 }  // namespace terrace::engine

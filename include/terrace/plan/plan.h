@@ -27,7 +27,7 @@ struct StateElement {
 /// `state_resident` of its elements stay on `resident_tier`, the rest lies on `state`. The
 /// parameters are placed flat by flat, see `resident_order`: the first `parameters_resident` of
 /// their elements, in whole flats, stay on `parameters_resident_tier`, a faster one than that of
-/// the rest, which streams.
+/// the rest, which streams. For boundaries see "Note on boundaries"; disk is not for them.
 struct Placement {
   memory::Tier parameters = memory::Tier::device;
   memory::Tier state = memory::Tier::device;
@@ -35,6 +35,8 @@ struct Placement {
   double state_resident = 0;
   memory::Tier parameters_resident_tier = memory::Tier::device;
   double parameters_resident = 0;
+  memory::Tier boundaries = memory::Tier::device;
+  double boundaries_resident = 0;  ///< share, in whole boundaries, that stays on the device
 };
 
 /// The flats in the order in which their parameters become resident: those first that a step
@@ -81,6 +83,17 @@ enum class Purpose { train, evaluate, generate };
 /// device two of them rounded; on the host, where parameters are on disk, those of two, and where
 /// gradients are not kept, two of them. The sums of a tied weight's users are held until the last.
 
+/// Note on boundaries. A unit's output is the next unit's input, and is kept from its forward to
+/// the next unit's backward: in batch-major order those of one micro-batch at a time, in unit-major
+/// order of all. Placed on the host, each is stored there right after the forward that writes it
+/// and fetched `prefetch_units` units ahead of the backward that reads it, but not before the
+/// head's turn; on the device it has a slot only while it is written, read or copied. So the device
+/// holds at most `prefetch_units` + 1 a micro-batch, their gradients among them, and two more. Two
+/// never leave: the head's input, which no backward reads after the head, and, if anything is
+/// fetched ahead, the last block's, whose fetch would begin as soon as it had left. Of the others a
+/// share may stay on the device: the last ones of the forward, which backward wants first. Without
+/// recomputation what a unit keeps besides its input stays on the device.
+
 /// What a plan is made for.
 struct PlanRequest {
   Purpose purpose = Purpose::train;
@@ -99,7 +112,7 @@ struct PlanRequest {
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
-  int prefetch_units = 1;                               ///< streamed parameters: units ahead
+  int prefetch_units = 1;  ///< of streamed parameters and boundaries: units ahead
 };
 
 /// The range of elements that one optimizer task reads, updates and writes.
@@ -134,6 +147,8 @@ struct Plan {
   std::vector<memory::RegionId> host_parameter;
   /// [flat]: the gradient that the optimizer reads.
   std::vector<memory::RegionId> gradient;
+  /// The boundaries that leave the device, one each, in the order in which backward wants them.
+  std::vector<memory::RegionId> host_boundary;
   /// [micro-batch]: tokens, then targets, int32 each, [B, T].
   std::vector<memory::RegionId> host_batch;
   memory::RegionId host_losses;                        ///< one double a micro-batch

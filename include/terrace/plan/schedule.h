@@ -34,6 +34,8 @@ enum class TaskKind : std::uint8_t {
   copy_batch,       ///< compute: tokens and targets of a micro-batch, or the position of a logit:
                     ///< a few KiB, which must not queue behind the last step's parameters on h2d.
                     ///< r host batch, w device batch
+  store_boundary,   ///< d2h: the unit's input, just written, for its backward. w host, r device
+  fetch_boundary,   ///< h2d: the unit's input, ahead of its backward. r host, w device slot
   fetch_parameter,  ///< h2d: a flat's parameters. r host parameter, w device slot
   read_parameter,   ///< disk-read: a flat's parameters. w host slot, r pages
   forward,          ///< compute: r batch, w scratch, w saved, w output, r input, r parameters

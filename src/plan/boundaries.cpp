@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "builder.h"
+
+// What is kept between a unit's forward and the next one's backward: see "Note on boundaries" in
+// plan.h.
+
+namespace terrace::plan {
+
+using memory::RegionId;
+using memory::Tier;
+
+namespace {
+
+constexpr const char* kPurpose = "block inputs";
+
+}  // namespace
+
+void Builder::add_boundaries(int copies) {
+  const auto units = static_cast<std::size_t>(unit_count());
+  const auto each = static_cast<std::size_t>(copies);
+  boundary_.assign(units, std::vector<RegionId>(each, memory::kNoRegion));
+  host_boundary_ = boundary_;
+  // In the order in which backward reads them.
+  const int may_leave = units_whose_output_may_leave();
+  constexpr double kRounding = 1e-6;  // what was made of a whole number stays one
+  auto staying = static_cast<std::int64_t>(
+      request_.placement.boundaries_resident * may_leave * copies + kRounding);
+  for (int unit = may_leave - 1; unit >= 0 && boundaries_on(Tier::host); --unit) {
+    for (RegionId& home : host_boundary_[static_cast<std::size_t>(unit)]) {
+      if (staying-- > 0 || request_.purpose != Purpose::train) continue;
+      home = plan_.memory.add(kPurpose, Tier::host,
+                              model_.memory(unit, request_.micro_batch).boundary_bytes);
+      plan_.host_boundary.push_back(home);
+    }
+  }
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const std::uint64_t bytes = model_.memory(unit, request_.micro_batch).boundary_bytes;
+    for (std::size_t copy = 0; copy < each; ++copy) {
+      if (passes(unit, copy)) continue;
+      boundary_[static_cast<std::size_t>(unit)][copy] =
+          plan_.memory.add(kPurpose, Tier::device, bytes);
+    }
+  }
+}
+
+int Builder::units_whose_output_may_leave() const {
+  return std::max(0, unit_count() - (request_.prefetch_units > 0 ? 3 : 2));
+}
+
+bool Builder::passes(int unit, std::size_t copy) const {
+  if (boundaries_on(Tier::device)) return false;
+  const bool never_leaves = unit >= units_whose_output_may_leave() && unit + 1 < unit_count();
+  return never_leaves || host_boundary_[static_cast<std::size_t>(unit)][copy] != memory::kNoRegion;
+}
+
+RegionId Builder::add_boundary_slot(int unit) {
+  return add_transient(kPurpose, Tier::device,
+                       model_.memory(unit, request_.micro_batch).boundary_bytes);
+}
+
+void Builder::emit_boundary_fetches(const std::vector<Visit>& visits, std::size_t index,
+                                    int micro_batch) {
+  const Visit& visit = visits[index];
+  const bool head = visit.pass == Visit::Pass::head;
+  if (!head && visit.pass != Visit::Pass::backward) return;
+  // Under the head those of the first units, then one more for each that is used up.
+  const std::size_t last = index + static_cast<std::size_t>(request_.prefetch_units);
+  for (std::size_t next = head ? index + 1 : last; next <= last && next < visits.size(); ++next) {
+    const Visit& other = visits[next];
+    const bool same_pass = other.first_micro_batch == visit.first_micro_batch;
+    if (other.pass != Visit::Pass::backward || !same_pass) break;
+    emit_fetch_boundary(other.unit, micro_batch);
+  }
+}
+
+void Builder::emit_store_boundary(int unit, int micro_batch) {
+  const std::size_t copy = copy_of(micro_batch);
+  const auto before = static_cast<std::size_t>(unit) - 1;
+  const RegionId home = host_boundary_[before][copy];
+  if (home == memory::kNoRegion || schedule_ != &plan_.training) return;
+  Task& task = emit(TaskKind::store_boundary, Lane::d2h,
+                    {whole(home, true), whole(boundary_[before][copy], false)});
+  task.unit = unit;
+  task.micro_batch = micro_batch;
+  task.bytes = plan_.memory.region(home).bytes;
+}
+
+void Builder::emit_fetch_boundary(int unit, int micro_batch) {
+  if (unit == 0) return;
+  const std::size_t copy = copy_of(micro_batch);
+  const auto before = static_cast<std::size_t>(unit) - 1;
+  const RegionId home = host_boundary_[before][copy];
+  if (home == memory::kNoRegion) return;
+  boundary_[before][copy] = add_boundary_slot(unit - 1);
+  Task& task = emit(TaskKind::fetch_boundary, Lane::h2d,
+                    {whole(home, false), whole(boundary_[before][copy], true)});
+  task.unit = unit;
+  task.micro_batch = micro_batch;
+  task.bytes = plan_.memory.region(home).bytes;
+}
+
+}  // namespace terrace::plan
