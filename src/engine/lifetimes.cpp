@@ -41,8 +41,7 @@ std::vector<Lifetime> lifetimes(const plan::Plan& plan, const plan::Schedule& sc
   std::map<std::pair<int, int>, std::vector<std::pair<int, Access>>> uses;
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     const Task& task = schedule.tasks[index];
-    const bool boundary =
-        task.kind == plan::TaskKind::store_boundary || task.kind == plan::TaskKind::fetch_boundary;
+    const bool boundary = plan::moves_boundary(task.kind);
     for (const Access& access : schedule.accesses_of(task)) {
       const memory::Region& region = plan.memory.region(access.region);
       const bool slot = (task.chunk >= 0 || boundary) && region.tier == memory::Tier::host &&

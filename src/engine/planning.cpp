@@ -294,9 +294,7 @@ std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {
 double boundary_share(const plan::Plan& plan, plan::Lane lane) {
   std::uint64_t bytes = 0;
   for (const plan::Task& task : plan.training.tasks) {
-    const bool boundary =
-        task.kind == plan::TaskKind::store_boundary || task.kind == plan::TaskKind::fetch_boundary;
-    if (task.lane == lane && boundary) bytes += task.bytes;
+    if (task.lane == lane && plan::moves_boundary(task.kind)) bytes += task.bytes;
   }
   const std::uint64_t all = bytes_per_step(plan, lane);
   return all == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(all);

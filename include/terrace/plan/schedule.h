@@ -70,6 +70,9 @@ enum class TaskKind : std::uint8_t {
 [[nodiscard]] constexpr bool is_about_all_pages(TaskKind kind) {
   return kind == TaskKind::settle || kind == TaskKind::commit;
 }
+[[nodiscard]] constexpr bool moves_boundary(TaskKind kind) {
+  return kind == TaskKind::store_boundary || kind == TaskKind::fetch_boundary;
+}
 
 /// Bytes [offset, offset + bytes) of a region, read or written.
 struct Access {
@@ -131,9 +134,8 @@ using TierBytes = std::array<std::uint64_t, memory::kTiers>;
 /// The most bytes of each tier that are leased at once, in whole pages, when the tasks run in
 /// serial order: all of what is persistent, and each transient region from the first task that
 /// touches it to the last; nothing where there are no tasks. The lifetimes that regions were packed
-/// by play no part. Lanes that run
-/// at the same time take no more memory than that order does, as no address may be used again
-/// before its release.
+/// by play no part. Lanes that run at the same time take no more memory than that order does, as no
+/// address may be used again before its release.
 [[nodiscard]] TierBytes peak_bytes(const Schedule& schedule, const memory::MemoryPlan& regions);
 
 /// Proves that `schedule` is safe to run on concurrent lanes: every pair of conflicting accesses is
