@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/small_model.h"
+#include "core/parsed_json.h"
 #include "io/temporary_folder.h"
 #include "terrace/io/file.h"
 #include "terrace/io/page_store.h"
@@ -34,7 +33,7 @@ class Inspect : public ::testing::Test {
 
 TEST_F(Inspect, a_checkpoint_tells_model_training_and_files) {
   const Inspection found = inspect(save(12));
-  const json facts = json::parse(found.json);
+  const json facts = terrace::testing::parse_json(found.json);
   EXPECT_EQ(facts["kind"], "checkpoint");
   EXPECT_EQ(facts["training"]["step"], 12);
   EXPECT_EQ(facts["training"]["updates"], 11);
@@ -61,7 +60,7 @@ TEST_F(Inspect, verification_finds_an_altered_byte) {
 TEST_F(Inspect, an_output_folder_lists_its_checkpoints_and_faults) {
   save(3);
   std::filesystem::remove(save(9) / "config.json");
-  const json facts = json::parse(inspect(output_.path()).json);
+  const json facts = terrace::testing::parse_json(inspect(output_.path()).json);
   EXPECT_EQ(facts["kind"], "output folder");
   EXPECT_EQ(facts["final_model"], false);
   EXPECT_EQ(facts["checkpoints"][0]["step"], 3);
@@ -71,15 +70,15 @@ TEST_F(Inspect, an_output_folder_lists_its_checkpoints_and_faults) {
 TEST_F(Inspect, a_file_lists_its_tensors_and_a_model_folder_its_files) {
   const auto folder = save(3);
   const Inspection file = inspect(folder / "model.safetensors");
-  EXPECT_EQ(json::parse(file.json)["metadata"]["format"], "pt");
+  EXPECT_EQ(terrace::testing::parse_json(file.json)["metadata"]["format"], "pt");
   EXPECT_THAT(file.text, AllOf(HasSubstr("model.layers.1.mlp.down_proj.weight"),
                                HasSubstr("[8, 12]"), HasSubstr("BF16")));
   std::filesystem::remove(folder / kMarkerName);
-  const json facts = json::parse(inspect(folder).json);
+  const json facts = terrace::testing::parse_json(inspect(folder).json);
   EXPECT_EQ(facts["kind"], "model folder");
   EXPECT_EQ(facts["files"][0]["name"], "model.safetensors");
   std::filesystem::remove(folder / "model.safetensors");
-  EXPECT_TRUE(json::parse(inspect(folder).json)["weights"].is_null());
+  EXPECT_TRUE(terrace::testing::parse_json(inspect(folder).json)["weights"].is_null());
 }
 
 TEST_F(Inspect, a_page_store_tells_its_pages_and_its_last_commit) {
@@ -88,12 +87,13 @@ TEST_F(Inspect, a_page_store_tells_its_pages_and_its_last_commit) {
   Log log([](LogLevel, std::string_view) {});
   {
     const auto store = io::PageStore::create(std::span(&folder, 1), std::span(&page, 1), {}, log);
-    EXPECT_TRUE(json::parse(inspect(output_.path()).json)["committed_step"].is_null());
+    EXPECT_TRUE(
+        terrace::testing::parse_json(inspect(output_.path()).json)["committed_step"].is_null());
     const std::string state = to_json(small_trainer(7));
     store->commit(Version(7), std::as_bytes(std::span(state)));
     // The store is still open: a live run may be looked at.
     const Inspection found = inspect(output_.path());
-    const json facts = json::parse(found.json);
+    const json facts = terrace::testing::parse_json(found.json);
     EXPECT_EQ(facts["kind"], "page store");
     EXPECT_EQ(facts["committed_step"], 7);
     EXPECT_EQ(facts["training"]["tokens_seen"], 7 * 512);

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/small_model.h"
+#include "core/parsed_json.h"
 #include "io/temporary_folder.h"
 #include "terrace/io/file.h"
 
@@ -135,7 +135,7 @@ TEST(ConfigJson, what_is_written_reads_back_equal_and_keeps_foreign_keys) {
     model.config.initializer_range = 0.01;
     model.dtype = DType::f16;
     model.eos_token_ids = {0};
-    EXPECT_EQ(parse(json::parse(make_config_json(model))).config, model.config);
+    EXPECT_EQ(parse(terrace::testing::parse_json(make_config_json(model))).config, model.config);
     json with_more = base;
     with_more["custom"] = {1, 2};
     with_more["eos_token_id"] = {3, 4};
@@ -146,7 +146,7 @@ TEST(ConfigJson, what_is_written_reads_back_equal_and_keeps_foreign_keys) {
     EXPECT_EQ(again.config, model.config);
     EXPECT_EQ(again.dtype, DType::f16);
     EXPECT_EQ(again.eos_token_ids, (std::vector<std::int64_t>{3, 4}));
-    EXPECT_EQ(json::parse(again.json)["custom"], json({1, 2}));
+    EXPECT_EQ(terrace::testing::parse_json(again.json)["custom"], json({1, 2}));
   }
 }
 
@@ -206,7 +206,7 @@ class ModelFolder : public ::testing::Test {
   template <class Edit>
   void edit_index(Edit&& edit) {
     const auto path = folder_ / "model.safetensors.index.json";
-    json index = json::parse(io::read_file(path));
+    json index = terrace::testing::read_json(path);
     edit(index["weight_map"]);
     io::write_file(path, index.dump());
   }

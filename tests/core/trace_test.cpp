@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/parsed_json.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 
@@ -36,9 +35,8 @@ Trace::Span span(std::string_view name, std::int64_t step, int task, std::int64_
 std::vector<Json> written(const Trace& trace, const std::string& phase) {
   const testing::TemporaryFolder folder;
   trace.write(folder / "trace.json", 3);
-  std::ifstream file(folder / "trace.json");
   std::vector<Json> events;
-  const Json trace_file = Json::parse(file);
+  const Json trace_file = testing::read_json(folder / "trace.json");
   for (const Json& event : trace_file.at("traceEvents")) {
     EXPECT_EQ(event.at("pid"), 3);
     if (event.at("ph") == phase) events.push_back(event);

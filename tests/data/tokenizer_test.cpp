@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/parsed_json.h"
 #include "data/data_files.h"
 #include "terrace/io/file.h"
 
@@ -53,7 +53,7 @@ TEST(Tokenizer, a_written_folder_is_recognised) {
 TEST(Tokenizer, the_vocabulary_is_the_byte_level_alphabet) {
   const TemporaryFolder folder;
   Tokenizer().write(folder.path());
-  const auto json = nlohmann::json::parse(io::read_file(folder / "tokenizer.json"));
+  const auto json = testing::read_json(folder / "tokenizer.json");
   const auto& vocab = json["model"]["vocab"];
   ASSERT_EQ(vocab.size(), 256U);
   // From GPT-2's published table: NUL, LF, space, '!', 'A', DEL, 0xA0, 0xAD and 0xFF.
@@ -71,7 +71,7 @@ TEST(Tokenizer, the_vocabulary_is_the_byte_level_alphabet) {
 TEST(Tokenizer, whatever_could_give_other_ids_is_another_tokenizer) {
   const TemporaryFolder folder;
   Tokenizer().write(folder.path());
-  const auto original = nlohmann::json::parse(io::read_file(folder / "tokenizer.json"));
+  const auto original = testing::read_json(folder / "tokenizer.json");
   const auto kind_with = [&](const char* pointer, const nlohmann::json& value) {
     auto changed = original;
     changed[nlohmann::json::json_pointer(pointer)] = value;

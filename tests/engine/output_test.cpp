@@ -6,9 +6,9 @@
 
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/parsed_json.h"
 #include "engine/training.h"
 
 namespace terrace::engine::testing {
@@ -74,13 +74,13 @@ TEST_F(OutputTest, each_row_of_the_metrics_has_every_key_and_the_plans_bytes) {
   (void)run(settings);
   std::ifstream file(folder_ / "run" / "metrics.jsonl");
   std::int64_t step = 0;
-  const auto record = nlohmann::json::parse(read(folder_ / "run" / "run.json"));
+  const auto record = terrace::testing::read_json(folder_ / "run" / "run.json");
   std::map<std::string, std::uint64_t> planned;
   for (const auto& part : record.at("memory")) {
     planned[part.at("tier")] += part.at("bytes").get<std::uint64_t>();
   }
   for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
+    const auto row = terrace::testing::parse_json(line);
     EXPECT_EQ(row.at("step"), ++step);
     for (const char* key :
          {"epoch", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "mfu", "skipped",
@@ -122,7 +122,7 @@ TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {
   settings.output.trace = folder_ / "trace.json";
   settings.output.trace_steps = {2, 3};
   (void)run(settings);
-  const auto trace = nlohmann::json::parse(read(folder_ / "trace.json"));
+  const auto trace = terrace::testing::read_json(folder_ / "trace.json");
   const auto& events = trace.is_array() ? trace : trace.at("traceEvents");
   std::map<std::string, int> spans;
   std::map<int, int> arrows;

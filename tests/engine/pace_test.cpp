@@ -5,9 +5,9 @@
 
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/parsed_json.h"
 #include "engine/training.h"
 
 namespace terrace::engine::testing {
@@ -56,12 +56,12 @@ TEST_F(PacedRunTest, rates_change_no_number_and_hold_every_lane) {
   std::map<std::string, double> busy;
   std::ifstream file(folder_ / "paced" / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::json::parse(line);
+    const auto row = terrace::testing::parse_json(line);
     for (const auto& [lane, seconds] : row.at("busy_seconds").items()) {
       busy[lane] += seconds.get<double>();
     }
   }
-  const auto work = nlohmann::json::parse(read(folder_ / "paced" / "run.json")).at("work_per_step");
+  const auto work = terrace::testing::read_json(folder_ / "paced" / "run.json").at("work_per_step");
   const auto expect_held = [&](const char* lane, auto rate) {
     const double seconds = 3 * work.at(lane).get<double>() / static_cast<double>(rate);
     EXPECT_GT(seconds, 0.01) << lane;

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "core/parsed_json.h"
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/log.h"
 #include "terrace/data/tokenizer.h"
@@ -115,7 +115,7 @@ std::vector<Row> rows(const fs::path& output) {
   std::vector<Row> result;
   std::ifstream file(output / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
+    const nlohmann::json json = terrace::testing::parse_json(line);
     Row row;
     row.step = json.at("step");
     row.loss = number(json.at("loss"));

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "core/parsed_json.h"
 #include "rig.h"
 #include "shapes.h"
 
@@ -59,8 +58,8 @@ std::vector<std::vector<float>> weights_for(const Model& model, const nlohmann::
 
 void expect_agreement(const Config& config, const std::string& name) {
   SCOPED_TRACE(name);
-  std::ifstream file(TERRACE_GOLDEN "/huggingface_models.json");
-  const nlohmann::json golden = nlohmann::json::parse(file).at("models").at(name);
+  const nlohmann::json golden =
+      testing::read_json(TERRACE_GOLDEN "/huggingface_models.json").at("models").at(name);
   const HostBatch batch{golden.at("tokens").get<std::vector<std::vector<std::int32_t>>>(),
                         golden.at("targets").get<std::vector<std::vector<std::int32_t>>>()};
   const nlohmann::json& tensors = golden.at("gradients");

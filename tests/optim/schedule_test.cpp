@@ -2,16 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include "core/parsed_json.h"
 
 namespace terrace::optim {
 namespace {
 
 TEST(LearningRateSchedule, equals_hugging_faces) {
-  std::ifstream file(TERRACE_GOLDEN "/schedules.json");
-  ASSERT_TRUE(file) << TERRACE_GOLDEN "/schedules.json";
-  const auto golden = nlohmann::json::parse(file);
+  const auto golden = testing::read_json(TERRACE_GOLDEN "/schedules.json");
   const double peak = golden["peak"];
   ASSERT_EQ(golden["cases"].size(), 20U);
   for (const auto& golden_case : golden["cases"]) {

@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/parsed_json.h"
 #include "optim/exact_trajectory.h"
 
 namespace terrace::optim {
@@ -60,9 +59,7 @@ TEST(Trajectory, stays_within_the_derived_bound_of_double_over_a_thousand_steps)
 }
 
 TEST(Trajectory, follows_pytorch) {
-  std::ifstream file(TERRACE_GOLDEN "/optimizer_trajectories.json");
-  ASSERT_TRUE(file) << TERRACE_GOLDEN "/optimizer_trajectories.json";
-  const auto golden = nlohmann::json::parse(file);
+  const auto golden = testing::read_json(TERRACE_GOLDEN "/optimizer_trajectories.json");
   Workers workers(1);
   ASSERT_GE(golden["cases"].size(), 14U);
   for (const auto& golden_case : golden["cases"]) {

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/parsed_json.h"
 #include "io/temporary_folder.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/settings.h"
@@ -163,7 +163,7 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
                     HasSubstr("of what the drives are rated for")));
   std::vector<std::string> as_json = with_disk;
   as_json.push_back("--json");
-  const auto json = nlohmann::json::parse(run(as_json).out);
+  const auto json = testing::parse_json(run(as_json).out);
   const auto parameters = json.at("parameters").get<double>();
   const auto& space = json.at("free_space_bytes");
   EXPECT_GT(space.at("page_store").get<double>(), 2 * 12 * parameters) << "two extents a page";
@@ -175,7 +175,7 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
   EXPECT_NEAR(json.at("percent_of_rated_writes").get<double>(), written / 1e12 * 100, 1e-9);
 
   const auto none =
-      nlohmann::json::parse(run({"plan", "--model", "tiny", "--save_steps", "0", "--json"}).out);
+      testing::parse_json(run({"plan", "--model", "tiny", "--save_steps", "0", "--json"}).out);
   EXPECT_EQ(none.at("free_space_bytes").at("page_store"), 0);
   EXPECT_EQ(none.at("free_space_bytes").at("checkpoint"), 0);
   EXPECT_TRUE(none.at("percent_of_rated_writes").is_null());
@@ -262,7 +262,7 @@ TEST(Program, bench_optimizer_measures_every_format_and_instruction_set_beside_i
                              "fp32,split,split+bf16_moments", "--gradient", "bf16,fp32",
                              "--threads", "1", "--repetitions", "1", "--every_target", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
-  const auto json = nlohmann::json::parse(result.out);
+  const auto json = testing::parse_json(result.out);
   EXPECT_EQ(json.at("schema"), "terrace.bench.optimizer/1");
   // Bytes read and written a parameter: master and moments twice, gradient, new parameter; the old
   // one too in split.
@@ -296,7 +296,7 @@ TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) 
            "4", "--repetitions", "2", "--raw", "--buffered", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  const nlohmann::json json = nlohmann::json::parse(result.out);
+  const nlohmann::json json = testing::parse_json(result.out);
   for (const nlohmann::json& way : {json, json.at("raw"), json.at("looked")}) {
     for (const std::string pass : {"read", "write", "mixed"}) {
       EXPECT_GT(way.at(pass + "_gb_per_s").at("median"), 0.0) << pass;
