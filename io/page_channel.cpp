@@ -51,8 +51,7 @@ void PageChannel::register_buffers(std::span<const std::span<std::byte>> buffers
   engine_->register_buffers(buffers);
 }
 
-void PageChannel::check(std::size_t page, std::span<const std::byte> memory) const {
-  const PageSpec& spec = store_.table_->specs()[page];
+void PageChannel::check(const PageSpec& spec, std::span<const std::byte> memory) const {
   require(!failed_, ErrorKind::internal, "a channel is used after it failed");
   require(!free_.empty(), ErrorKind::internal, "more than {} pages are in flight on a channel",
           transfers_.size());
@@ -75,27 +74,31 @@ void PageChannel::add(const Transfer& transfer) {
 }
 
 void PageChannel::read(PageId id, std::span<std::byte> target, std::uint64_t tag) {
-  const std::size_t page = store_.table_->index_of(id);
-  check(page, target);
+  PageTable& table = store_.table_of(id);
+  const std::size_t page = table.index_of(id);
+  check(table.specs()[page], target);
   add({.kind = Operation::read,
+       .table = &table,
        .page = page,
-       .extent = store_.table_->begin_read(page),
+       .extent = table.begin_read(page),
        .data = target.data(),
        .tag = tag});
 }
 
 void PageChannel::write(PageId id, std::span<const std::byte> source, std::uint64_t tag,
                         std::span<const std::uint64_t> checksums) {
-  const std::size_t page = store_.table_->index_of(id);
-  check(page, source);
-  if (store_.table_->extents() == 1) store_.mark_torn();
-  const int extent = store_.table_->begin_write(page);
-  const auto sums = store_.table_->checksums(page, extent);
+  PageTable& table = store_.table_of(id);
+  const std::size_t page = table.index_of(id);
+  check(table.specs()[page], source);
+  if (&table == store_.table_.get() && table.extents() == 1) store_.mark_torn();
+  const int extent = table.begin_write(page);
+  const auto sums = table.checksums(page, extent);
   require(checksums.empty() || checksums.size() == sums.size(), ErrorKind::internal,
           "page {} has {} blocks, but {} checksums were given", id.value, sums.size(),
           checksums.size());
   std::ranges::copy(checksums, sums.begin());
   add({.kind = Operation::write,
+       .table = &table,
        .page = page,
        .extent = extent,
        // The engine only reads it; its requests have one pointer for both directions.
@@ -136,7 +139,7 @@ std::uint64_t PageChannel::piece_at(const Segment& segment, std::uint64_t place)
 
 void PageChannel::start_piece(int slot) {
   Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
-  PageTable& table = *store_.table_;
+  PageTable& table = *transfer.table;
   const auto segments = table.segments_of(transfer.page);
   const std::uint64_t place = transfer.started;
   const Segment& segment = segment_at(segments, place);
@@ -171,27 +174,29 @@ void PageChannel::settle(Completion& completion) {
   const int slot = static_cast<int>(completion.token >> kPlaceBits);
   const std::uint64_t place = completion.token & ((1ULL << kPlaceBits) - 1);
   Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
-  PageTable& table = *store_.table_;
+  PageTable& table = *transfer.table;
   const Segment& segment = segment_at(table.segments_of(transfer.page), place);
   const std::uint64_t bytes = piece_at(segment, place);
   if (transfer.kind == Operation::read) verify(transfer, place, bytes);
   transfer.moved += bytes;
   if (transfer.moved < table.specs()[transfer.page].bytes) return;
   (transfer.kind == Operation::read ? store_.bytes_read_ : store_.bytes_written_) += transfer.moved;
-  if (transfer.kind == Operation::write) unflushed_bytes_ += transfer.moved;
+  // No commit waits for scratch.
+  const bool kept = transfer.table == store_.table_.get();
+  if (transfer.kind == Operation::write && kept) unflushed_bytes_ += transfer.moved;
   done_.push(slot);
 }
 
 void PageChannel::verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes) {
-  const PageSpec& spec = store_.table_->specs()[transfer.page];
-  const auto sums = store_.table_->checksums(transfer.page, transfer.extent);
+  const PageSpec& spec = transfer.table->specs()[transfer.page];
+  const auto sums = transfer.table->checksums(transfer.page, transfer.extent);
   const std::uint64_t end = std::min(begin + bytes, spec.bytes);
   for (std::uint64_t block = begin; block < end; block += kBlock) {
     const std::uint64_t length = std::min(kBlock, end - block);
     const std::uint64_t found = crc64({transfer.data + block, static_cast<std::size_t>(length)});
     const std::uint64_t expected = sums[block / kBlock];
     if (found == expected) continue;
-    const Segment& segment = segment_at(store_.table_->segments_of(transfer.page), begin);
+    const Segment& segment = segment_at(transfer.table->segments_of(transfer.page), begin);
     fail(fmt::format(
         "page {} ({}) was read from {} with other bytes than were written: the {} bytes at offset "
         "{} have the checksum {:016x}, but {:016x} was expected; the drive or its cable is faulty, "
@@ -228,7 +233,7 @@ std::size_t PageChannel::wait(std::span<std::uint64_t> done_tags) {
   while (count < done_tags.size() && !done_.empty()) {
     const int slot = done_.pop();
     const Transfer& transfer = transfers_[static_cast<std::size_t>(slot)];
-    if (transfer.kind == Operation::write) store_.table_->end_write(transfer.page);
+    if (transfer.kind == Operation::write) transfer.table->end_write(transfer.page);
     done_tags[count++] = transfer.tag;
     free_.push_back(slot);
   }

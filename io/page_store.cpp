@@ -20,6 +20,7 @@ namespace terrace::io {
 namespace {
 
 constexpr const char* kDataName = "pages";
+constexpr const char* kScratchName = "scratch";
 constexpr const char* kManifestName = "manifest";
 constexpr std::uint64_t kDataMagic = 0x3150474154434552ULL;
 
@@ -53,6 +54,13 @@ void require_space(std::span<const std::filesystem::path> folders,
   require_free_space(needs);
 }
 
+void remove_scratch(const std::filesystem::path& folder) {
+  std::error_code code;
+  std::filesystem::remove(folder / kScratchName, code);
+  require(!code, ErrorKind::io, "cannot remove {}: {}", (folder / kScratchName).string(),
+          code.message());
+}
+
 }  // namespace
 
 PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options,
@@ -74,7 +82,7 @@ PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStore
 PageStore::~PageStore() = default;
 
 std::unique_ptr<Engine> PageStore::new_engine(EngineOptions options) const {
-  options.files_max = static_cast<int>(folders_.size()) + 1;
+  options.files_max = 2 * static_cast<int>(folders_.size()) + 1;  // and the manifest
   return options_.engine_factory ? options_.engine_factory(options, log_)
                                  : make_engine(options, log_);
 }
@@ -103,6 +111,7 @@ std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folder
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   store->table_ = std::move(table);
+  store->weights_ = weights;
   store->phases_ = phases;
   store->create_data_files(description.identity);
   store->manifest_ = std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName,
@@ -135,25 +144,49 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   if (on_files) {
-    for (const auto& folder : store->folders_) wait_for_silence(folder / kDataName);
+    for (const auto& folder : store->folders_) {
+      wait_for_silence(folder / kDataName);
+      remove_scratch(folder);
+    }
   }
   store->open_data_files(*store->engine_);
   store->manifest_ =
       std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName);
   store->phases_ = options.phases.value_or(store->manifest_->description().phases);
   store->table_ = store->manifest_->take_table();
+  const auto& bytes = store->table_->file_bytes();  // in proportion to the weights it was made with
+  store->weights_.assign(bytes.begin(), bytes.end());
   store->check_data_files();
   store->manifest_->restore(*store->table_);
   return store;
 }
 
 std::uint64_t PageStore::bytes_needed(std::span<const PageSpec> pages,
-                                      const PageStoreOptions& options) {
+                                      const PageStoreOptions& options,
+                                      std::span<const PageSpec> scratch) {
   const double weight = 1;
   const PageTable table(std::vector<PageSpec>(pages.begin(), pages.end()), {&weight, 1},
                         options.extents_per_page);
   const Manifest::Description description{0, options.run_state_bytes_max, Phases::mixed, {"/"}};
-  return table.file_bytes()[0] + Manifest::file_bytes(table, description);
+  const std::uint64_t kept = table.file_bytes()[0] + Manifest::file_bytes(table, description);
+  return scratch.empty() ? kept : kept + data_file_bytes(scratch, {&weight, 1}, 1)[0];
+}
+
+void PageStore::add_scratch(std::span<const PageSpec> pages) {
+  require(!scratch_, ErrorKind::internal, "a page store is given scratch pages twice");
+  if (pages.empty()) return;
+  auto scratch = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
+                                             weights_, 1, static_cast<int>(folders_.size()));
+  for (const PageSpec& page : pages) {
+    require(!table_->find(page.id), ErrorKind::internal,
+            "scratch page {} ({}) has the id of one that is kept", page.id.value, page.description);
+  }
+  if (!options_.engine_factory) require_space(folders_, scratch->file_bytes(), 0);
+  for (std::size_t file = 0; file < folders_.size(); ++file) {
+    engine_->open(folders_[file] / kScratchName,
+                  {.create = true, .bytes = scratch->file_bytes()[file]});
+  }
+  scratch_ = std::move(scratch);
 }
 
 void PageStore::create_data_files(std::uint64_t identity) {
@@ -170,11 +203,18 @@ void PageStore::create_data_files(std::uint64_t identity) {
 }
 
 std::filesystem::path PageStore::data_path(std::size_t file) const {
-  return folders_[file] / kDataName;
+  const std::size_t folders = folders_.size();
+  return folders_[file % folders] / (file < folders ? kDataName : kScratchName);
 }
 
 void PageStore::open_data_files(Engine& engine) const {
-  for (std::size_t file = 0; file < folders_.size(); ++file) engine.open(data_path(file), {});
+  const std::size_t files = (scratch_ ? 2 : 1) * folders_.size();
+  for (std::size_t file = 0; file < files; ++file) engine.open(data_path(file), {});
+}
+
+PageTable& PageStore::table_of(PageId id) const {
+  const bool is_scratch = scratch_ && scratch_->find(id).has_value();
+  return is_scratch ? *scratch_ : *table_;
 }
 
 void PageStore::check_data_files() {

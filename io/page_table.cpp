@@ -18,8 +18,8 @@ constexpr std::uint64_t kHeaderBytes = PageStore::kAlignment;
 /// pages, so that a step moves through each file from front to back.
 class Layout {
  public:
-  explicit Layout(std::span<const double> weights)
-      : weights_(weights.begin(), weights.end()), used_(weights.size()) {
+  explicit Layout(std::span<const double> weights, int first_file = 0)
+      : weights_(weights.begin(), weights.end()), used_(weights.size()), first_file_(first_file) {
     const double sum = std::accumulate(weights_.begin(), weights_.end(), 0.0);
     for (double& weight : weights_) weight /= sum;
   }
@@ -48,7 +48,8 @@ class Layout {
   std::vector<std::uint64_t> finish(std::vector<Segment>& segments, int extents) {
     for (Segment& segment : segments_) {
       segment.offset[1] =
-          segment.offset[0] + (extents == 2 ? used_[static_cast<std::size_t>(segment.file)] : 0);
+          segment.offset[0] +
+          (extents == 2 ? used_[static_cast<std::size_t>(segment.file - first_file_)] : 0);
     }
     segments = std::move(segments_);
     std::vector<std::uint64_t> bytes;
@@ -60,7 +61,8 @@ class Layout {
 
  private:
   void add(std::size_t file, std::uint64_t begin, std::uint64_t bytes) {
-    segments_.push_back({static_cast<int>(file), begin, bytes, {kHeaderBytes + used_[file], 0}});
+    segments_.push_back(
+        {first_file_ + static_cast<int>(file), begin, bytes, {kHeaderBytes + used_[file], 0}});
     used_[file] += bytes;
   }
 
@@ -77,6 +79,7 @@ class Layout {
 
   std::vector<double> weights_;
   std::vector<std::uint64_t> used_;
+  int first_file_;
   std::vector<Segment> segments_;
 };
 
@@ -90,9 +93,10 @@ std::vector<std::uint64_t> data_file_bytes(std::span<const PageSpec> specs,
   return layout.finish(segments, extents);
 }
 
-PageTable::PageTable(std::vector<PageSpec> specs, std::span<const double> weights, int extents)
+PageTable::PageTable(std::vector<PageSpec> specs, std::span<const double> weights, int extents,
+                     int first_file)
     : specs_(std::move(specs)), extents_(extents) {
-  Layout layout(weights);
+  Layout layout(weights, first_file);
   for (const PageSpec& spec : specs_) layout.place(spec.bytes);
   file_bytes_ = layout.finish(segments_, extents);
   index_pages();

@@ -24,9 +24,10 @@ struct Segment {
 /// thread-safe. The checksums of a page belong to whoever accesses it.
 class PageTable {
  public:
-  /// Lays the pages out over files of these weights. Errors: `internal` for a double id or an empty
-  /// page.
-  PageTable(std::vector<PageSpec> specs, std::span<const double> weights, int extents);
+  /// Lays the pages out over files of these weights, `first_file` and those after it. Errors:
+  /// `internal` for a double id or an empty page.
+  PageTable(std::vector<PageSpec> specs, std::span<const double> weights, int extents,
+            int first_file = 0);
   /// Restores a layout; `segments` in the order of pages.
   PageTable(std::vector<PageSpec> specs, std::vector<Segment> segments,
             std::vector<std::uint64_t> file_bytes, int extents);
@@ -34,6 +35,7 @@ class PageTable {
   [[nodiscard]] const std::vector<PageSpec>& specs() const { return specs_; }
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   [[nodiscard]] std::span<const Segment> segments_of(std::size_t page) const;
+  /// By file, from the first one.
   [[nodiscard]] const std::vector<std::uint64_t>& file_bytes() const { return file_bytes_; }
   [[nodiscard]] int extents() const { return extents_; }
   [[nodiscard]] std::uint64_t block_count() const { return checksums_[0].size(); }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -70,9 +72,13 @@ class PageStoreTest : public ::testing::TestWithParam<Subject> {
   }
 
   static void write_all(PageStore& store, std::uint64_t version) {
+    write_pages(store, store.pages(), version);
+  }
+  static void write_pages(PageStore& store, std::span<const PageSpec> pages,
+                          std::uint64_t version) {
     const auto channel = store.open_channel();
     std::vector<AlignedMemory> memory;
-    for (const PageSpec& page : store.pages()) {
+    for (const PageSpec& page : pages) {
       memory.emplace_back(page.bytes);
       fill_page(memory.back().span(), page.id.value, version);
       channel->write(page.id, memory.back().span(), page.id.value);
@@ -81,8 +87,12 @@ class PageStoreTest : public ::testing::TestWithParam<Subject> {
   }
 
   static void expect_all(PageStore& store, std::uint64_t version) {
+    expect_pages(store, store.pages(), version);
+  }
+  static void expect_pages(PageStore& store, std::span<const PageSpec> pages,
+                           std::uint64_t version) {
     const auto channel = store.open_channel();
-    for (const PageSpec& page : store.pages()) {
+    for (const PageSpec& page : pages) {
       const AlignedMemory target(page.bytes), expected(page.bytes);
       fill_page(expected.span(), page.id.value, version);
       channel->read(page.id, target.span(), 7);
@@ -181,6 +191,63 @@ TEST_P(PageStoreTest, a_discard_brings_the_committed_contents_back) {
   write_all(*store, 4);
   store->commit(Version(4), {});
   expect_all(*store, 4);
+}
+
+TEST_P(PageStoreTest, no_commit_discard_or_open_knows_of_scratch) {
+  const std::vector<PageSpec> scratch = {{PageId(1), 5 * kMiB, "scratch"},
+                                         {PageId(2), 4097, "a little scratch"}};
+  for (const int extents : {2, 1}) {
+    options_.extents_per_page = extents;
+    {
+      const auto store = create();
+      EXPECT_THROW(store->add_scratch({{{specs()[0].id, 1, "an id of a page"}}}), Error);
+      store->add_scratch(scratch);
+      EXPECT_EQ(store->pages().size(), kSizes.size());
+      write_all(*store, 1);
+      store->commit(Version(1), {});
+      write_pages(*store, scratch, 2);
+      EXPECT_FALSE(store->was_torn());
+      if (extents == 2) {
+        write_all(*store, 2);
+        store->discard();
+      }
+      expect_all(*store, 1);
+      expect_pages(*store, scratch, 2);
+      write_pages(*store, scratch, 3);
+      expect_pages(*store, scratch, 3);
+      store->commit(Version(2), {});
+      write_pages(*store, scratch, 4);
+    }
+    const auto store = open();
+    EXPECT_EQ(store->committed_version(), Version(2));
+    expect_all(*store, 1);
+    if (options_.engine_factory) break;  // of files in memory there is no folder
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "a" / "scratch"));
+    store->add_scratch(scratch);
+    EXPECT_THROW(expect_pages(*store, scratch, 4), Error) << "never written";
+    write_pages(*store, scratch, 5);
+    expect_pages(*store, scratch, 5);
+    for (const auto& folder : folders_) std::filesystem::remove_all(folder.path);
+    for (const auto& folder : folders_) std::filesystem::create_directory(folder.path);
+  }
+}
+
+TEST_P(PageStoreTest, scratch_that_comes_back_with_other_bytes_is_refused) {
+  if (options_.engine_factory) GTEST_SKIP() << "of files in memory there is no folder";
+  const auto store = create();
+  const std::vector<PageSpec> scratch = {{PageId(1), 3 * kMiB, "scratch"}};
+  store->add_scratch(scratch);
+  write_pages(*store, scratch, 1);
+  std::fstream file(folder_ / "b" / "scratch", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(kMiB);
+  file.put('x').put('y').flush();
+  ASSERT_TRUE(file.good());
+  try {
+    expect_pages(*store, scratch, 1);
+    FAIL() << "other bytes passed for what was written";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("/b/scratch"), HasSubstr("checksum")));
+  }
 }
 
 TEST_P(PageStoreTest, checksums_given_by_the_caller_are_those_of_the_blocks) {

@@ -14,6 +14,7 @@
 
 namespace terrace::io {
 
+class PageTable;
 struct Segment;
 
 /// One thread's way to the pages of a store, with an engine of its own. Single-owner: one thread at
@@ -69,7 +70,8 @@ class PageChannel {
   /// One page on its way.
   struct Transfer {
     Operation kind = Operation::read;
-    std::size_t page = 0;  ///< index in the store's table
+    PageTable* table = nullptr;  ///< of the store
+    std::size_t page = 0;        ///< index in the table
     int extent = 0;
     std::byte* data = nullptr;
     std::uint64_t tag = 0;
@@ -78,7 +80,7 @@ class PageChannel {
     std::uint64_t moved = 0;    ///< bytes complete
   };
 
-  void check(std::size_t page, std::span<const std::byte> memory) const;
+  void check(const PageSpec& page, std::span<const std::byte> memory) const;
   void add(const Transfer& transfer);
   /// Gives the engine what it has room for; computes a piece's checksums just before.
   void pump();

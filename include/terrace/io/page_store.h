@@ -75,6 +75,10 @@ struct ChannelOptions {
 /// page that was not written since keeps its extent. Every block of 256 KiB has a CRC-64, which the
 /// manifest keeps and every read verifies.
 ///
+/// Scratch pages beside them are of the process alone: one extent each in a file `scratch` in each
+/// folder, no manifest knows of them, no commit keeps them or waits for them, and an open removes
+/// what a dead run left of them. Their reads are verified too.
+///
 /// Large pages are cut over all folders in proportion to their weights; a page below 2 MiB lies on
 /// one.
 ///
@@ -108,11 +112,16 @@ class PageStore {
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
 
-  /// Bytes that `create` would reserve on all folders together.
+  /// Bytes that `create`, and `add_scratch`, would reserve on all folders together.
   [[nodiscard]] static std::uint64_t bytes_needed(std::span<const PageSpec> pages,
-                                                  const PageStoreOptions& options);
+                                                  const PageStoreOptions& options,
+                                                  std::span<const PageSpec> scratch = {});
 
-  /// In the order of creation.
+  /// Makes scratch pages, with nothing written, and reserves their space; once, before the first
+  /// channel is opened. Ids are distinct from those of all pages. Errors: as `create`.
+  void add_scratch(std::span<const PageSpec> pages);
+
+  /// Those that a commit keeps, in the order of creation.
   [[nodiscard]] std::span<const PageSpec> pages() const;
   [[nodiscard]] bool contains(PageId id) const;
   [[nodiscard]] int extents_per_page() const;
@@ -159,9 +168,11 @@ class PageStore {
   PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options, Log& log);
 
   [[nodiscard]] std::unique_ptr<Engine> new_engine(EngineOptions options) const;
-  /// Opens the data files in order, so that their ids are 0, 1, ...
+  /// Opens the data files in order, so that their ids are 0, 1, ...; then those of scratch.
   void open_data_files(Engine& engine) const;
   [[nodiscard]] std::filesystem::path data_path(std::size_t file) const;
+  /// The table that has the page. Errors: `internal` when none has.
+  [[nodiscard]] PageTable& table_of(PageId id) const;
   void create_data_files(std::uint64_t identity);
   void check_data_files();
   /// Marks a store with one extent a page as being overwritten, before the first write after a
@@ -173,8 +184,10 @@ class PageStore {
   Turns turns_;  ///< of the channels, where they take turns
   Log& log_;
   std::vector<std::filesystem::path> folders_;
-  std::unique_ptr<PageTable> table_;
-  std::unique_ptr<Engine> engine_;  ///< for flushes and the manifest; under commit_mutex_
+  std::vector<double> weights_;         ///< of the folders
+  std::unique_ptr<PageTable> table_;    ///< of what a commit keeps
+  std::unique_ptr<PageTable> scratch_;  ///< null: there is none
+  std::unique_ptr<Engine> engine_;      ///< for flushes and the manifest; under commit_mutex_
   std::unique_ptr<Manifest> manifest_;
   mutable std::mutex commit_mutex_;
   CommitTimes last_commit_;
