@@ -41,10 +41,12 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
 Plan Builder::build() && {
   place_parameters();
   cut_chunks();
+  // What lies in a store comes before what the batch decides, so that its pages' names do not depend
+  // on that.
   add_parameters();
+  add_state();
   add_activations();
   if (request_.purpose == Purpose::train) add_gradients();
-  add_state();
   if (request_.purpose == Purpose::train) emit_training();
   emit_evaluation();
   plan_.memory.pack();
