@@ -82,11 +82,11 @@ double share_of(std::int64_t part, std::int64_t all) {
 }
 
 void fill_boundaries(plan::Plan& plan, const Filling& filling) {
-  const std::size_t all = plan.host_boundary.size();
+  const std::size_t all = plan.boundary_home.size();
   if (all == 0) return;
   const std::uint64_t free = filling.budgets.device_bytes - Need(plan).device_bytes;
   const std::size_t staying =
-      std::min<std::size_t>(free / slab_bytes(plan, plan.host_boundary.front()), all);
+      std::min<std::size_t>(free / slab_bytes(plan, plan.boundary_home.front()), all);
   plan::Placement placement = plan.request.placement;
   placement.boundaries_resident = static_cast<double>(staying) / static_cast<double>(all);
   plan::Plan filled = filling.make(placement);

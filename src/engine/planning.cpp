@@ -182,7 +182,7 @@ std::string describe(const plan::Plan& plan, bool automatic) {
                        name(resident_tier));
   };
   const std::string boundaries =
-      plan.host_boundary.empty()
+      plan.boundary_home.empty()
           ? ""
           : ", inputs of blocks on " +
                 place(placement.boundaries, Tier::device, placement.boundaries_resident);
@@ -273,7 +273,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     }
     chosen.process_bytes = Need(chosen.plan).process_bytes;
     const bool moved = settings.placement.activations.device == Placement::automatic &&
-                       !chosen.plan.host_boundary.empty();
+                       !chosen.plan.boundary_home.empty();
     chosen.placement = describe(chosen.plan, automatic || moved);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
     if (!Need(chosen.plan).fits(budgets) || !fits_disk()) continue;

@@ -47,6 +47,7 @@ void MemoryPlan::pack() {
   std::copy(std::begin(bytes_), std::end(bytes_), std::begin(persistent_bytes_));
   pack_transients(Tier::device);
   pack_transients(Tier::host);
+  pack_transients(Tier::disk);
 }
 
 void MemoryPlan::pack_transients(Tier tier) {
@@ -92,19 +93,20 @@ std::int64_t MemoryPlan::fullest_moment(Tier tier) const {
 
 std::vector<PurposeBytes> MemoryPlan::by_purpose() const {
   std::vector<PurposeBytes> table;
-  auto add_to = [&](const std::string& purpose, Tier tier, std::uint64_t bytes) {
+  auto add_to = [&](const std::string& purpose, Tier tier, std::uint64_t bytes, bool persistent) {
     auto row = std::ranges::find_if(table, [&](const PurposeBytes& other) {
       return other.tier == tier && other.purpose == purpose;
     });
-    if (row == table.end()) row = table.insert(row, {purpose, tier, 0});
+    if (row == table.end()) row = table.insert(row, {purpose, tier, 0, 0});
     row->bytes += bytes;
+    if (persistent) row->persistent_bytes += bytes;
   };
   for (const Region& region : regions_) {
     if (region.persistent()) {
-      add_to(region.purpose, region.tier, round_up(region.bytes, kAlignmentBytes));
+      add_to(region.purpose, region.tier, round_up(region.bytes, kAlignmentBytes), true);
     }
   }
-  for (const Tier tier : {Tier::device, Tier::host}) {
+  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
     const auto index = static_cast<std::size_t>(tier);
     const std::int64_t moment = fullest_moment(tier);
     std::uint64_t left = bytes_[index] - persistent_bytes_[index];
@@ -112,10 +114,10 @@ std::vector<PurposeBytes> MemoryPlan::by_purpose() const {
       if (region.tier != tier || region.first_use > moment || region.last_use < moment) continue;
       if (region.persistent()) continue;
       const std::uint64_t bytes = round_up(region.bytes, kAlignmentBytes);
-      add_to(region.purpose, tier, bytes);
+      add_to(region.purpose, tier, bytes, false);
       left -= bytes;
     }
-    if (left > 0) add_to("between slots", tier, left);
+    if (left > 0) add_to("between slots", tier, left, false);
   }
   return table;
 }

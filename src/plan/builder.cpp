@@ -33,16 +33,14 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
           "rest's, {}",
           placement.parameters_resident * 100, name_of(placement.parameters_resident_tier),
           name_of(placement.parameters));
-  require(request.placement.boundaries != Tier::disk, ErrorKind::usage,
-          "the block inputs cannot be kept on disk: place them on the device or the host");
   plan_.request = request;
 }
 
 Plan Builder::build() && {
   place_parameters();
   cut_chunks();
-  // What lies in a store comes before what the batch decides, so that its pages' names do not depend
-  // on that.
+  // What lies in a store comes before what the batch decides, so that its pages' names do not
+  // depend on that.
   add_parameters();
   add_state();
   add_activations();

@@ -73,7 +73,7 @@ class Builder {
   memory::RegionId emit_read(int flat, int unit, std::uint64_t bytes);
   /// Before the visit's turn with a micro-batch: see "Note on boundaries" in plan.h.
   void emit_boundary_fetches(const std::vector<Visit>& visits, std::size_t index, int micro_batch);
-  /// The input of `unit` to the host, or back to a slot.
+  /// The input of `unit` to its home, or back to a slot on the device.
   void emit_store_boundary(int unit, int micro_batch);
   void emit_fetch_boundary(int unit, int micro_batch);
   void emit_forward(const Visit& visit, std::size_t index, int micro_batch, TaskKind kind);
@@ -144,6 +144,8 @@ class Builder {
   /// Whether a unit's output has no memory of its own on the device, but a new slot for each use.
   [[nodiscard]] bool passes(int unit, std::size_t copy) const;
   [[nodiscard]] memory::RegionId add_boundary_slot(int unit);
+  /// Where that output lies on the host: at home, or on its way to or from the disk.
+  [[nodiscard]] Access host_boundary(int unit, std::size_t copy, bool write);
 
   const model::Model& model_;
   const shard::Layout& layout_;
@@ -155,7 +157,7 @@ class Builder {
 
   // By unit and copy of the micro-batch.
   std::vector<std::vector<memory::RegionId>> boundary_;  ///< the output, on the device just now
-  std::vector<std::vector<memory::RegionId>> host_boundary_;  ///< where it leaves the device
+  std::vector<std::vector<memory::RegionId>> boundary_home_;  ///< where it leaves the device
   std::vector<std::vector<memory::RegionId>> saved_;
   std::vector<memory::RegionId> d_boundary_;
   memory::RegionId scratch_;
@@ -169,6 +171,8 @@ class Builder {
   // See "Note on passing memory": of the unit before, and of the one that is being emitted.
   std::vector<memory::RegionId> reads_before_;
   std::vector<memory::RegionId> reads_now_;
+  std::vector<memory::RegionId>
+      passing_;  ///< the latest host slots of boundaries, as many as may be
   std::vector<memory::RegionId> gradients_before_;
   std::vector<memory::RegionId> gradients_now_;
   std::vector<std::vector<memory::RegionId>> fetched_;  ///< [visit][position in flats_of_unit]

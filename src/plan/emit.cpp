@@ -87,7 +87,8 @@ void Builder::emit_decision() {
   std::vector<Access> pages;
   for (std::size_t index = 0; index < plan_.memory.regions().size(); ++index) {
     const RegionId region(static_cast<int>(index));
-    if (plan_.memory.region(region).tier == Tier::disk) pages.push_back(whole(region, false));
+    const bool kept = plan_.memory.region(region).tier == Tier::disk && !is_transient(region);
+    if (kept) pages.push_back(whole(region, false));
   }
   emit(TaskKind::commit, Lane::disk_write, std::move(pages));
 }

@@ -14,12 +14,13 @@ std::string_view name_of(Lane lane) {
 }
 
 std::string_view name_of(TaskKind kind) {
-  constexpr std::array<std::string_view, 24> names = {
-      "copy batch",      "store boundary", "fetch boundary", "fetch parameter", "read parameter",
-      "forward",         "recompute",      "head",           "head loss",       "head logits",
-      "backward",        "round gradient", "gather flat",    "reduce flat",     "store gradient",
-      "store loss",      "norm",           "decide",         "read chunk",      "update",
-      "store parameter", "write chunk",    "settle",         "commit"};
+  constexpr std::array<std::string_view, 26> names = {
+      "copy batch",      "store boundary", "write boundary",  "read boundary",  "fetch boundary",
+      "fetch parameter", "read parameter", "forward",         "recompute",      "head",
+      "head loss",       "head logits",    "backward",        "round gradient", "gather flat",
+      "reduce flat",     "store gradient", "store loss",      "norm",           "decide",
+      "read chunk",      "update",         "store parameter", "write chunk",    "settle",
+      "commit"};
   return names[static_cast<std::size_t>(kind)];
 }
 

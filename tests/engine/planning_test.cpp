@@ -144,8 +144,8 @@ TEST_F(PlanningTest, a_bounded_device_gives_away_state_then_boundaries_and_then_
     ASSERT_LE(chosen.plan.memory.bytes(Tier::device), budget);
     if (placement.parameters != parameters) leave = 0;  // they come back in their place
     parameters = placement.parameters;
-    ASSERT_GE(chosen.plan.host_boundary.size(), leave);
-    leave = chosen.plan.host_boundary.size();
+    ASSERT_GE(chosen.plan.boundary_home.size(), leave);
+    leave = chosen.plan.boundary_home.size();
     if (leave == 0) continue;
     EXPECT_EQ(placement.state, Tier::host);
     EXPECT_THAT(chosen.placement, HasSubstr("inputs of blocks on host RAM"));
@@ -160,11 +160,11 @@ TEST_F(PlanningTest, boundaries_that_are_pinned_stay_where_they_are) {
   settings_.placement.activations.device = Placement::cpu;
   settings_.placement.activations.ratio = 0.5;
   const ChosenPlan half = choose(kGiB);
-  EXPECT_EQ(half.plan.host_boundary.size(), 1U);
+  EXPECT_EQ(half.plan.boundary_home.size(), 1U);
   EXPECT_THAT(half.placement, HasSubstr("inputs of blocks on host RAM (50 % of them on device)"));
   settings_.placement.activations.device = Placement::none;
   settings_.placement.device_memory = Budget{.bytes = kGiB};
-  EXPECT_EQ(choose(kGiB).plan.host_boundary.size(), 0U);
+  EXPECT_EQ(choose(kGiB).plan.boundary_home.size(), 0U);
 }
 
 TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_with_their_need) {

@@ -10,11 +10,11 @@
 namespace terrace::plan {
 namespace {
 
-/// Boundaries that a region each of the plan holds.
+/// Boundaries that a region each of the plan holds; on disk they are scratch.
 std::int64_t boundaries_on(const Plan& plan, Tier tier) {
   return std::ranges::count_if(plan.memory.regions(), [&](const memory::Region& region) {
-    return region.purpose == "block inputs" && region.tier == tier && region.persistent() &&
-           region.bytes > 0;
+    return region.purpose == "block inputs" && region.tier == tier &&
+           region.persistent() == (tier != Tier::disk) && region.bytes > 0;
   });
 }
 
@@ -111,6 +111,86 @@ TEST_F(DeepPlanTest, boundaries_on_the_host_take_what_the_device_no_longer_holds
     EXPECT_LT(on_host.memory.bytes(Tier::device) + (kLayers - 1) * 4 * each,
               on_device.memory.bytes(Tier::device));
   }
+}
+
+TEST_F(DeepPlanTest, boundaries_on_disk_pass_so_many_slots_of_the_host) {
+  for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
+    for (const int prefetch : {1, 2}) {
+      PlanRequest request = PlanTest::request();
+      request.order = order;
+      request.micro_batches = 4;
+      request.prefetch_units = prefetch;
+      request.placement.boundaries = Tier::host;
+      const Plan on_host = make(request);
+      request.placement.boundaries = Tier::disk;
+      SCOPED_TRACE(describe(request));
+      const Plan on_disk = make(request);
+      const std::uint64_t page = memory::MemoryPlan::kAlignmentBytes;
+      const std::uint64_t each = (boundary() + page - 1) / page * page;
+      const auto all = static_cast<std::uint64_t>(boundaries_on(on_host, Tier::host));
+      const auto slots = static_cast<std::uint64_t>(prefetch + 2);
+      EXPECT_EQ(boundaries_on(on_disk, Tier::host), 0);
+      EXPECT_EQ(static_cast<std::uint64_t>(boundaries_on(on_disk, Tier::disk)), all);
+      EXPECT_EQ(most_at_once(on_disk, "block input slots", Tier::host), slots * each);
+      EXPECT_EQ(on_disk.memory.bytes(Tier::host) + all * each,
+                on_host.memory.bytes(Tier::host) + slots * each);
+      EXPECT_EQ(on_disk.memory.bytes(Tier::disk), all * each);
+      EXPECT_EQ(on_disk.memory.bytes(Tier::device), on_host.memory.bytes(Tier::device));
+    }
+  }
+}
+
+TEST_F(DeepPlanTest, boundaries_on_disk_are_in_no_commit_and_have_one_extent) {
+  PlanRequest request = early_request();
+  request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+  const Plan without = make(request);
+  request.placement.boundaries = Tier::disk;
+  const Plan plan = make(request);
+  ASSERT_TRUE(plan.commits_every_step);
+  const std::uint64_t scratch = plan.memory.bytes(Tier::disk) - without.memory.bytes(Tier::disk);
+  EXPECT_GT(scratch, 0U);
+  EXPECT_EQ(plan.reserved_bytes(Tier::disk), 2 * without.memory.bytes(Tier::disk) + scratch);
+  std::uint64_t reserved = 0;
+  for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {
+    if (row.tier == Tier::disk) reserved += plan.reserved_bytes(row);
+  }
+  EXPECT_EQ(reserved, plan.reserved_bytes(Tier::disk));
+  for (const Task& task : plan.training.tasks) {
+    if (!is_about_all_pages(task.kind)) continue;
+    for (const Access& access : plan.training.accesses_of(task)) {
+      EXPECT_NE(plan.memory.region(access.region).purpose, "block inputs") << name_of(task.kind);
+    }
+  }
+  // A store keeps its pages, whose ids are these, whatever becomes of the boundaries.
+  for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+    EXPECT_EQ(plan.state[chunk][0].region, without.state[chunk][0].region);
+    EXPECT_EQ(plan.parameter[chunk].region, without.parameter[chunk].region);
+  }
+}
+
+TEST_F(DeepPlanTest, a_boundary_is_written_before_it_is_read_and_its_slot_is_not_taken_meanwhile) {
+  PlanRequest request = PlanTest::request();
+  request.placement.boundaries = Tier::disk;
+  const Plan plan = make(request);
+  const auto& tasks = plan.training.tasks;
+  // Without what a read, a store or a write waits for, the check names it and the bytes.
+  for (const auto& [kind, purpose] : {std::pair(TaskKind::read_boundary, "block inputs"),
+                                      std::pair(TaskKind::store_boundary, "block input slots"),
+                                      std::pair(TaskKind::write_boundary, "block input slots")}) {
+    const std::string name(name_of(kind));
+    SCOPED_TRACE(name);
+    Schedule schedule = plan.training;
+    for (Task& task : schedule.tasks) {
+      if (task.kind == kind) task.wait_count = 0;
+    }
+    const std::vector<std::string> faults = check(schedule, plan.memory);
+    EXPECT_THAT(faults, testing::Contains(
+                            testing::AllOf(testing::HasSubstr("(" + name),
+                                           testing::HasSubstr("\"" + std::string(purpose) + "\""),
+                                           testing::HasSubstr("neither waits for the other"))));
+  }
+  EXPECT_TRUE(std::ranges::any_of(
+      tasks, [](const Task& task) { return task.kind == TaskKind::read_boundary; }));
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ StepBytes expected_bytes(const Plan& plan, const shard::Layout& layout, const mo
   bytes.batches = micro_batches * static_cast<std::uint64_t>(request.micro_batch.tokens()) * 2 * 4;
   bytes.d2h = micro_batches * 8 + (gradients_leave ? elements * kGradient : 0) + boundaries;
   bytes.h2d = boundaries;
-  bytes.disk_read = bytes.disk_write = on_disk * state;
+  const bool pass_on = request.placement.boundaries == Tier::disk;
+  bytes.disk_read = bytes.disk_write = on_disk * state + (pass_on ? boundaries : 0);
   for (std::size_t flat = 0; flat < visits.size(); ++flat) {
     const auto size =
         static_cast<std::uint64_t>(layout.flat(static_cast<int>(flat)).elements) * kParameter;
@@ -112,6 +113,10 @@ TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
       const StepBytes bytes = expected_bytes(plan, layout_, model_);
       EXPECT_EQ(bytes_of(plan, TaskKind::store_boundary), boundary_bytes(request, model_));
       EXPECT_EQ(bytes_of(plan, TaskKind::fetch_boundary), boundary_bytes(request, model_));
+      const bool on_disk = request.placement.boundaries == Tier::disk;
+      const std::uint64_t passed_on = on_disk ? boundary_bytes(request, model_) : 0;
+      EXPECT_EQ(bytes_of(plan, TaskKind::write_boundary), passed_on);
+      EXPECT_EQ(bytes_of(plan, TaskKind::read_boundary), passed_on);
       EXPECT_EQ(bytes_on(plan, Lane::h2d), bytes.h2d);
       EXPECT_EQ(bytes_of(plan, TaskKind::copy_batch), bytes.batches);
       EXPECT_EQ(bytes_on(plan, Lane::d2h), bytes.d2h);
@@ -420,9 +425,6 @@ TEST_F(PlanTest, a_request_that_contradicts_itself_is_refused) {
   }
   request = PlanTest::request();
   request.micro_batches = 0;
-  EXPECT_THROW((void)make(request), Error);
-  request = PlanTest::request();
-  request.placement.boundaries = Tier::disk;
   EXPECT_THROW((void)make(request), Error);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -92,10 +93,11 @@ inline std::vector<Placement> placements() {
   return list;
 }
 
-/// Boundaries on the device, on the host, and half of them on each, in turn.
+/// Boundaries on the device, on the host, on disk, and half of them on the device, in turn.
 inline void place_boundaries(PlanRequest& request, int number) {
-  request.placement.boundaries = number % 3 == 0 ? Tier::device : Tier::host;
-  request.placement.boundaries_resident = number % 3 == 2 ? 0.5 : 0;
+  constexpr std::array kTiers = {Tier::device, Tier::host, Tier::disk, Tier::host, Tier::disk};
+  request.placement.boundaries = kTiers[static_cast<std::size_t>(number) % kTiers.size()];
+  request.placement.boundaries_resident = number % 5 > 2 ? 0.5 : 0;
 }
 
 inline std::string describe(const PlanRequest& request) {
@@ -168,7 +170,7 @@ inline std::vector<PlanRequest> requests_for_mutation(const PlanRequest& fp32,
        {std::pair(fp32, kAll), std::pair(split, kAll), std::pair(fp32, kHalf)}) {
     PlanRequest request = base;
     request.placement = placement;
-    place_boundaries(request, 1);
+    place_boundaries(request, number);
     request.may_update_before_decision = true;
     request.order = number % 2 == 0 ? MicroBatchOrder::batch_major : MicroBatchOrder::unit_major;
     request.prefetch_units = 1 + number % 2;

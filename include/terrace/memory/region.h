@@ -19,7 +19,7 @@ using RegionId = Id<struct RegionTag, int>;
 inline constexpr RegionId kNoRegion{-1};
 
 /// A named range of one tier. On `device` and `host` it is an offset into the tier's one slab, on
-/// `disk` a page of the store.
+/// `disk` a page of the store, or of its scratch where it is transient.
 struct Region {
   std::string purpose;  ///< what people read in the memory table: "master", "block inputs"
   Tier tier = Tier::device;
@@ -38,6 +38,7 @@ struct PurposeBytes {
   std::string purpose;
   Tier tier = Tier::device;
   std::uint64_t bytes = 0;
+  std::uint64_t persistent_bytes = 0;  ///< of these
 };
 
 /// Every reservation of a run, made before anything is allocated: persistent regions side by side,
@@ -62,7 +63,11 @@ class MemoryPlan {
   [[nodiscard]] std::uint64_t bytes(Tier tier) const {
     return bytes_[static_cast<std::size_t>(tier)];
   }
-  /// Bytes by purpose, which sum to `bytes`: of each slab the persistent ones, then the transient
+  /// What of it holds state for ever.
+  [[nodiscard]] std::uint64_t persistent_bytes(Tier tier) const {
+    return persistent_bytes_[static_cast<std::size_t>(tier)];
+  }
+  /// Bytes by purpose, which sum to `bytes`: of each tier the persistent ones, then the transient
   /// ones at the moment when most are in use, then what their packing leaves free at that moment
   /// ("between slots"). In order of first appearance.
   [[nodiscard]] std::vector<PurposeBytes> by_purpose() const;

@@ -27,7 +27,7 @@ struct StateElement {
 /// `state_resident` of its elements stay on `resident_tier`, the rest lies on `state`. The
 /// parameters are placed flat by flat, see `resident_order`: the first `parameters_resident` of
 /// their elements, in whole flats, stay on `parameters_resident_tier`, a faster one than that of
-/// the rest, which streams. For boundaries see "Note on boundaries"; disk is not for them.
+/// the rest, which streams. For boundaries see "Note on boundaries".
 struct Placement {
   memory::Tier parameters = memory::Tier::device;
   memory::Tier state = memory::Tier::device;
@@ -88,10 +88,12 @@ enum class Purpose { train, evaluate, generate };
 /// order of all. Placed on the host, each is stored there right after the forward that writes it
 /// and fetched `prefetch_units` units ahead of the backward that reads it, but not before the
 /// head's turn; on the device it has a slot only while it is written, read or copied. So the device
-/// holds at most `prefetch_units` + 1 a micro-batch, their gradients among them, and two more. Two
-/// never leave: the head's input, which no backward reads after the head, and, if anything is
-/// fetched ahead, the last block's, whose fetch would begin as soon as it had left. Of the others a
-/// share may stay on the device: the last ones of the forward, which backward wants first. Without
+/// holds at most `prefetch_units` + 1 a micro-batch, their gradients among them, and two more.
+/// Placed on disk, each passes one of `prefetch_units` + 2 host slots on its way there and back. It
+/// is scratch there, written by each step before it is read: of one extent, in no commit. Two never
+/// leave: the head's input, which no backward reads after the head, and, if anything is fetched
+/// ahead, the last block's, whose fetch would begin as soon as it had left. Of the others a share
+/// may stay on the device: the last ones of the forward, which backward wants first. Without
 /// recomputation what a unit keeps besides its input stays on the device.
 
 /// What a plan is made for.
@@ -147,8 +149,8 @@ struct Plan {
   std::vector<memory::RegionId> host_parameter;
   /// [flat]: the gradient that the optimizer reads.
   std::vector<memory::RegionId> gradient;
-  /// The boundaries that leave the device, one each, in the order in which backward wants them.
-  std::vector<memory::RegionId> host_boundary;
+  /// The homes of boundaries that leave the device, in the order in which backward wants them.
+  std::vector<memory::RegionId> boundary_home;
   /// [micro-batch]: tokens, then targets, int32 each, [B, T].
   std::vector<memory::RegionId> host_batch;
   memory::RegionId host_losses;                        ///< one double a micro-batch
@@ -172,9 +174,16 @@ struct Plan {
   /// Bytes of a state kind that the rank keeps from step to step, on all tiers together.
   [[nodiscard]] std::uint64_t kept_bytes(StateKind kind) const;
   [[nodiscard]] bool uses_disk() const { return memory.bytes(memory::Tier::disk) > 0; }
-  /// How often what lies on a tier is reserved: on disk, a page's extents.
+  /// How often what is kept on a tier is reserved: on disk, a page's extents.
   [[nodiscard]] std::uint64_t copies(memory::Tier tier) const {
     return tier == memory::Tier::disk && commits_every_step ? 2 : 1;
+  }
+  /// What is reserved on a tier, and of it for one purpose.
+  [[nodiscard]] std::uint64_t reserved_bytes(memory::Tier tier) const {
+    return memory.bytes(tier) + (copies(tier) - 1) * memory.persistent_bytes(tier);
+  }
+  [[nodiscard]] std::uint64_t reserved_bytes(const memory::PurposeBytes& row) const {
+    return row.bytes + (copies(row.tier) - 1) * row.persistent_bytes;
   }
 };
 

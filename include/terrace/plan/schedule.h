@@ -35,6 +35,8 @@ enum class TaskKind : std::uint8_t {
                     ///< a few KiB, which must not queue behind the last step's parameters on h2d.
                     ///< r host batch, w device batch
   store_boundary,   ///< d2h: the unit's input, just written, for its backward. w host, r device
+  write_boundary,   ///< disk-write: the same, from the host slot it was stored in. w page, r slot
+  read_boundary,    ///< disk-read: the unit's input, ahead of its backward. w host slot, r page
   fetch_boundary,   ///< h2d: the unit's input, ahead of its backward. r host, w device slot
   fetch_parameter,  ///< h2d: a flat's parameters. r host parameter, w device slot
   read_parameter,   ///< disk-read: a flat's parameters. w host slot, r pages
@@ -62,16 +64,17 @@ enum class TaskKind : std::uint8_t {
   write_chunk,      ///< disk-write: w pages, r slots
   settle,           ///< disk-write: drops what a skipped step has written before it was decided.
                     ///< r decision, w all pages that are written before it
-  commit,           ///< disk-write: r all pages
+  commit,           ///< disk-write: r all pages that are kept
 };
 [[nodiscard]] std::string_view name_of(TaskKind kind);
-/// Whether the task has its disk lane for itself: it begins when all before it on the lane have
-/// completed, and completes before the next one begins.
+/// Whether the task is about all pages that are kept, and has its disk lane for itself: it begins
+/// when all before it on the lane have completed, and completes before the next one begins.
 [[nodiscard]] constexpr bool is_about_all_pages(TaskKind kind) {
   return kind == TaskKind::settle || kind == TaskKind::commit;
 }
 [[nodiscard]] constexpr bool moves_boundary(TaskKind kind) {
-  return kind == TaskKind::store_boundary || kind == TaskKind::fetch_boundary;
+  return kind == TaskKind::store_boundary || kind == TaskKind::write_boundary ||
+         kind == TaskKind::read_boundary || kind == TaskKind::fetch_boundary;
 }
 
 /// Bytes [offset, offset + bytes) of a region, read or written.
