@@ -210,13 +210,12 @@ std::string as_json(const PlanReport& report) {
   const memory::MemoryPlan& memory = chosen.plan.memory;
   for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
     Json purposes = Json::object();
-    const std::uint64_t copies = chosen.plan.copies(tier);
     for (const memory::PurposeBytes& row : memory.by_purpose()) {
       if (row.tier == tier && row.bytes > 0) {
-        purposes[row.purpose] = row.bytes * copies;
+        purposes[row.purpose] = chosen.plan.reserved_bytes(row);
       }
     }
-    tiers[std::string(name_of(tier))] = {{"bytes", memory.bytes(tier) * copies},
+    tiers[std::string(name_of(tier))] = {{"bytes", chosen.plan.reserved_bytes(tier)},
                                          {"purposes", purposes}};
   }
   Json moved = Json::object();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -29,6 +30,12 @@ struct Need {
 
   [[nodiscard]] bool fits(const Budgets& budgets) const {
     return process_bytes <= budgets.process_bytes && device_bytes <= budgets.device_bytes;
+  }
+
+  /// What it is short of, in all; 0 when it fits.
+  [[nodiscard]] std::uint64_t excess(const Budgets& budgets) const {
+    return process_bytes - std::min(process_bytes, budgets.process_bytes) + device_bytes -
+           std::min(device_bytes, budgets.device_bytes);
   }
 
   std::uint64_t process_bytes;  ///< the host device's memory is RAM too

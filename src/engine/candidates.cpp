@@ -1,5 +1,6 @@
 #include "candidates.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "filling.h"
@@ -51,12 +52,34 @@ void add_with_boundaries(Candidate candidate, const PlacementSettings& settings,
   const bool state_may_go = settings.optimizer.device == Placement::automatic &&
                             candidate.placement.state == Tier::device;
   const bool may_leave =
-      pinned ? *pinned == Tier::host : settings.device_memory.has_value() && !state_may_go;
+      pinned ? *pinned != Tier::device : settings.device_memory.has_value() && !state_may_go;
   if (!may_leave) return;
-  candidate.placement.boundaries = Tier::host;
+  candidate.placement.boundaries = pinned.value_or(Tier::host);
   candidate.placement.boundaries_resident = 1 - settings.activations.ratio;
   candidate.fills_boundaries = !pinned && settings.activations.ratio == 1;
   list.push_back(candidate);
+}
+
+/// Appends each of `list` whose boundaries could go no further so far, with them on disk: the last
+/// resort, as a step writes them once a micro-batch, and drives wear.
+void add_with_boundaries_on_disk(const PlacementSettings& settings, std::vector<Candidate>& list) {
+  if (settings.activations.device != Placement::automatic || settings.swap.empty()) return;
+  const Tier furthest = std::ranges::any_of(list,
+                                            [](const Candidate& candidate) {
+                                              return candidate.placement.boundaries == Tier::host;
+                                            })
+                            ? Tier::host
+                            : Tier::device;
+  const std::size_t count = list.size();
+  for (std::size_t index = 0; index < count; ++index) {
+    Candidate candidate = list[index];
+    if (candidate.placement.boundaries != furthest) continue;
+    candidate.boundaries_else = furthest;
+    candidate.placement.boundaries = Tier::disk;
+    candidate.placement.boundaries_resident = 1 - settings.activations.ratio;
+    candidate.fills_boundaries = settings.activations.ratio == 1;
+    list.push_back(candidate);
+  }
 }
 
 }  // namespace
@@ -100,6 +123,7 @@ std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& bas
       add_with_boundaries(candidate, settings.placement, list);
     }
   }
+  add_with_boundaries_on_disk(settings.placement, list);
   return list;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "terrace/engine/planning.h"
@@ -23,6 +24,8 @@ struct Candidate {
   bool fills_boundaries = false;
   bool fills_parameters = false;
   bool fills_state = false;
+  /// Where boundaries would be if they were not on disk to save RAM; only worth a try if they do.
+  std::optional<memory::Tier> boundaries_else = {};
 };
 
 /// The placements to try, fastest first.

@@ -84,7 +84,12 @@ double share_of(std::int64_t part, std::int64_t all) {
 void fill_boundaries(plan::Plan& plan, const Filling& filling) {
   const std::size_t all = plan.boundary_home.size();
   if (all == 0) return;
-  const std::uint64_t free = filling.budgets.device_bytes - Need(plan).device_bytes;
+  const Need need(plan);
+  std::uint64_t free = filling.budgets.device_bytes - need.device_bytes;
+  // On the host each takes as much of RAM; on disk none.
+  if (plan.request.placement.boundaries == Tier::disk) {
+    free = std::min(free, filling.budgets.process_bytes - need.process_bytes);
+  }
   const std::size_t staying =
       std::min<std::size_t>(free / slab_bytes(plan, plan.boundary_home.front()), all);
   plan::Placement placement = plan.request.placement;

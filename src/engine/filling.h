@@ -24,7 +24,7 @@ struct Filling {
 [[nodiscard]] double share_of(std::int64_t part, std::int64_t all);
 
 /// Replaces `plan`, which fits and keeps no boundary on the device that may leave it, by the one
-/// that keeps most of them there and fits. On the host each takes as much of RAM.
+/// that keeps most of them there and fits; leaves it as it is where none does.
 void fill_boundaries(plan::Plan& plan, const Filling& filling);
 
 /// Replaces `plan`, which fits and keeps no parameter on their resident tier, by the one that keeps

@@ -202,8 +202,9 @@ void DiskLane::begin(int index, const Run& run) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
   if (is_about_all_pages(task.kind)) return finish_step(index, run);
   const std::int64_t begin_us = now_us();
-  const bool writes = task.kind == TaskKind::write_chunk;
-  if (writes && !program_.parts().plan.updates_early(task.flat) && skips_(run.sequence)) {
+  const bool late =
+      task.kind == TaskKind::write_chunk && !program_.parts().plan.updates_early(task.flat);
+  if (late && skips_(run.sequence)) {
     program_.trace(task, run.step, begin_us, begin_us);  // its slot is free again
     return program_.event(index).signal(run.sequence);
   }
@@ -213,7 +214,7 @@ void DiskLane::begin(int index, const Run& run) {
   if (tasks_under_way_++ == 0) busy_since_us_ = begin_us;
   for (const PageMove& move : moves) {
     ++pages_in_flight_;
-    if (writes) {
+    if (lane_ == plan::Lane::disk_write) {
       channel_->write(move.page, move.memory, static_cast<std::uint64_t>(index));
     } else {
       channel_->read(move.page, move.memory, static_cast<std::uint64_t>(index));

@@ -46,7 +46,7 @@ std::vector<Lifetime> lifetimes(const plan::Plan& plan, const plan::Schedule& sc
       const memory::Region& region = plan.memory.region(access.region);
       const bool slot = (task.chunk >= 0 || boundary) && region.tier == memory::Tier::host &&
                         !homes.contains(access.region.value);
-      if (region.persistent() && !slot) continue;
+      if (region.tier == memory::Tier::disk || (region.persistent() && !slot)) continue;
       const int user = boundary ? task.micro_batch : task.chunk;
       uses[{access.region.value, region.persistent() ? user : -1}].emplace_back(
           static_cast<int>(index), access);

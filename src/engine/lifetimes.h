@@ -6,8 +6,9 @@
 
 namespace terrace::engine {
 
-/// Memory that is in use for a part of a step only: a transient region, a chunk's part of a slot
-/// through which chunks pass, or a boundary's home on the host, from its store to its fetch.
+/// Memory of device or host that is in use for a part of a step only: a transient region, a chunk's
+/// part of a slot through which chunks pass, or a boundary's home on the host, from its store to
+/// its fetch.
 struct Lifetime {
   memory::RegionId region;
   int chunk = -1;  ///< -1: not a chunk's

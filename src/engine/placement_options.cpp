@@ -15,7 +15,7 @@ Field placement_field(Placement& member) {
 }
 
 /// Whether `member` is the host, as DeepSpeed's `cpu_checkpointing` says it; null where the plan
-/// chooses.
+/// chooses, and for the disk, of which it knows nothing.
 Field on_host_switch(Placement& member) {
   Field result;
   result.type = OptionType::boolean;
@@ -24,7 +24,7 @@ Field on_host_switch(Placement& member) {
     if (const bool* on = std::get_if<bool>(&value)) member = *on ? Placement::cpu : Placement::none;
   };
   result.get = [&member]() -> OptionValue {
-    if (member == Placement::automatic) return std::monostate{};
+    if (member == Placement::automatic || member == Placement::nvme) return std::monostate{};
     return member == Placement::cpu;
   };
   return result;
@@ -49,11 +49,11 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
              .help = "tier of the parameters; auto fills device, then host, then disk"});
   table.add({.keys = {"activation_checkpointing.device"},
              .flags = {"offload_activations"},
-             .field = choice<Placement>(p.activations.device, {{"auto", Placement::automatic},
-                                                               {"none", Placement::none},
-                                                               {"cpu", Placement::cpu}}),
-             .help = "tier of the inputs of blocks, kept from forward to backward; auto moves to "
-                     "the host what device_memory does not hold"});
+             .field = placement_field(p.activations.device),
+             .help =
+                 "tier of the inputs of blocks, kept from forward to backward; auto moves to "
+                 "the host what device_memory does not hold, and to disk only what fits nowhere "
+                 "else"});
   table.add({.keys = {"activation_checkpointing.cpu_checkpointing"},
              .field = on_host_switch(p.activations.device),
              .help = "true: as offload_activations cpu, false: as none",

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "budgets.h"
 #include "candidates.h"
@@ -92,13 +94,23 @@ struct PlanInput {
   const PlanBasis& basis;
 };
 
-/// The plan request of the slowest placement that the settings allow, which takes least.
-plan::PlanRequest least_request(const Settings& settings, const PlanInput& what) {
+/// What the slowest placement that the settings allow needs, which takes least; boundaries take
+/// least where they pass no more slots than there are of them.
+std::uint64_t least_need(const Settings& settings, const PlanInput& what,
+                         std::uint64_t Need::*need) {
   const ParameterSize size{what.layout.elements(), size_of(what.model.compute_dtype())};
-  plan::PlanRequest request = base_request(settings, what.model, what.layout);
-  request.placement = candidates(settings, what.basis, size).back().placement;
-  request.order = choose_order(settings, request);
-  return request;
+  const std::vector<Candidate> list = candidates(settings, what.basis, size);
+  const plan::Placement& slowest = list.back().placement;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (const Candidate& candidate : list) {
+    const plan::Placement& placement = candidate.placement;
+    if (placement.parameters != slowest.parameters || placement.state != slowest.state) continue;
+    plan::PlanRequest request = base_request(settings, what.model, what.layout);
+    request.placement = placement;
+    request.order = choose_order(settings, request);
+    least = std::min(least, Need(plan::draft_plan(what.model, what.layout, request)).*need);
+  }
+  return least;
 }
 
 /// The two changes of settings that lower `need` of the least plan most (a drive, where there is
@@ -109,17 +121,14 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
     std::string flag;
     std::uint64_t bytes = 0;
   };
-  const auto needed = [&](const plan::PlanRequest& request) {
-    return Need(plan::draft_plan(what.model, what.layout, request)).*need;
-  };
   std::vector<Way> ways;
   auto try_way = [&](std::string flag, auto&& change) {
     Settings changed = what.settings;
     change(changed);
-    ways.push_back({std::move(flag), needed(least_request(changed, what))});
+    ways.push_back({std::move(flag), least_need(changed, what, need)});
   };
-  const plan::PlanRequest request = least_request(what.settings, what);
-  const std::int64_t half = request.micro_batch.sequence / 2;
+  const model::BatchShape micro_batch = micro_batch_shape(what.settings, what.model.config());
+  const std::int64_t half = micro_batch.sequence / 2;
   const PlacementSettings& placement = what.settings.placement;
   if (placement.swap.empty()) {
     try_way("--swap DIR with a folder on an NVMe drive",
@@ -133,7 +142,11 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
     try_way("--offload_param auto",
             [](Settings& changed) { changed.placement.parameters.device = Placement::automatic; });
   }
-  if (request.micro_batch.rows > 1) {
+  if (placement.activations.device != Placement::automatic) {
+    try_way("--offload_activations auto",
+            [](Settings& changed) { changed.placement.activations.device = Placement::automatic; });
+  }
+  if (micro_batch.rows > 1) {
     try_way("--per_device_train_batch_size 1", [](Settings& changed) { changed.batch.micro = 1; });
   }
   try_way(fmt::format("--max_length {}", half),
@@ -145,7 +158,7 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
     try_way(fmt::format("--set zero_optimization.offload_optimizer.buffer_count={}", kChunkSlots),
             [](Settings& changed) { changed.placement.optimizer.buffer_count = kChunkSlots; });
   }
-  const std::uint64_t now = needed(request);
+  const std::uint64_t now = least_need(what.settings, what, need);
   std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
   // A drive is named whatever it gains: it is what holds any model.
   const bool drive = !ways.empty() && ways.front().flag.starts_with("--swap");
@@ -193,7 +206,7 @@ std::string describe(const plan::Plan& plan, bool automatic) {
       automatic ? " (auto)" : " (as asked)");
 }
 
-/// Says why not even the last plan that was tried fits, and what would help.
+/// Says why not even the plan that came nearest fits, and what would help.
 [[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets,
                          const DiskLimit& disk) {
   const Need need(chosen.plan);
@@ -240,12 +253,9 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
 
 ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                        const shard::Layout& layout, const PlanBasis& basis) {
-  ChosenPlan chosen;
   // What filled most of the free RAM when the store was made may find a little less of it now.
   const Budgets budgets =
       budgets_of(settings.placement, basis.store_parameter_bytes ? 1 : kDefaultBudgetShare);
-  chosen.budget_bytes = budgets.process_bytes;
-  chosen.budget_source = budgets.source;
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
                          settings.placement.parameters.device == Placement::automatic;
   auto make = [&](const plan::Placement& placement, int slots_min = 1) {
@@ -256,12 +266,21 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     return plan::draft_plan(model, layout, request);
   };
   const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
-  auto fits_disk = [&] { return basis.store_parameter_bytes || chosen.store_bytes <= disk.bytes; };
   const Filling filling{model, layout, budgets,
                         [&](const auto& placement) { return make(placement); }};
   const ParameterSize size{layout.elements(), size_of(model.compute_dtype())};
+  std::optional<ChosenPlan> nearest;
   for (const Candidate& candidate : candidates(settings, basis, size)) {
-    chosen.plan = make(candidate.placement);
+    plan::Plan plan = make(candidate.placement);
+    if (const auto tier = candidate.boundaries_else) {
+      plan::Placement placement = candidate.placement;
+      placement.boundaries = *tier;
+      if (Need(make(placement)).process_bytes <= Need(plan).process_bytes) continue;
+    }
+    ChosenPlan chosen;
+    chosen.plan = std::move(plan);
+    chosen.budget_bytes = budgets.process_bytes;
+    chosen.budget_source = budgets.source;
     if (Need(chosen.plan).fits(budgets)) {
       if (candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
       if (candidate.fills_parameters) fill_parameters(chosen.plan, filling);
@@ -276,11 +295,16 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                        !chosen.plan.boundary_home.empty();
     chosen.placement = describe(chosen.plan, automatic || moved);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
-    if (!Need(chosen.plan).fits(budgets) || !fits_disk()) continue;
-    plan::complete(chosen.plan);
-    return chosen;
+    const std::uint64_t excess = Need(chosen.plan).excess(budgets);
+    if (excess == 0 && (basis.store_parameter_bytes || chosen.store_bytes <= disk.bytes)) {
+      plan::complete(chosen.plan);
+      return chosen;
+    }
+    if (nearest && Need(nearest->plan).excess(budgets) < excess) continue;
+    nearest = std::move(chosen);
   }
-  refuse({settings, model, layout, basis}, chosen, budgets, disk);
+  require(nearest.has_value(), ErrorKind::internal, "the settings allow no placement at all");
+  refuse({settings, model, layout, basis}, *nearest, budgets, disk);
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {
@@ -303,13 +327,13 @@ double boundary_share(const plan::Plan& plan, plan::Lane lane) {
 std::string memory_table(const plan::Plan& plan) {
   std::string text;
   for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
-    const std::uint64_t copies = plan.copies(tier);
     text += fmt::format("  {:<8}{:>12}\n", memory::name_of(tier),
-                        format_bytes(plan.memory.bytes(tier) * copies));
+                        format_bytes(plan.reserved_bytes(tier)));
     for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {
       if (row.tier != tier || row.bytes == 0) continue;
-      text += fmt::format("          {:>12}  {}{}\n", format_bytes(row.bytes * copies), row.purpose,
-                          copies > 1 ? " (two extents)" : "");
+      const std::uint64_t bytes = plan.reserved_bytes(row);
+      text += fmt::format("          {:>12}  {}{}\n", format_bytes(bytes), row.purpose,
+                          bytes > row.bytes ? " (two extents)" : "");
     }
   }
   return text;

@@ -86,9 +86,21 @@ std::vector<io::PageSpec> page_specs(const plan::Plan& plan) {
   return specs;
 }
 
+std::vector<io::PageSpec> scratch_specs(const plan::Plan& plan) {
+  std::vector<io::PageSpec> specs;
+  const auto regions = plan.memory.regions();
+  for (std::size_t index = 0; index < regions.size(); ++index) {
+    const memory::Region& region = regions[index];
+    if (region.tier != memory::Tier::disk || region.persistent()) continue;
+    specs.push_back({io::PageId(index), region.bytes, region.purpose});
+  }
+  return specs;
+}
+
 std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan) {
   if (!plan.uses_disk()) return 0;
-  return io::PageStore::bytes_needed(page_specs(plan), store_options(settings, plan));
+  return io::PageStore::bytes_needed(page_specs(plan), store_options(settings, plan),
+                                     scratch_specs(plan));
 }
 
 DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_bytes) {
@@ -146,6 +158,7 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
   try {
     const auto folders = choose_use(folder.paths(), store_bytes(settings, plan), options, log);
     auto pages = io::PageStore::create(folders, page_specs(plan), options, log);
+    pages->add_scratch(scratch_specs(plan));
     return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
   } catch (...) {
     folder.remove();
@@ -202,6 +215,8 @@ void RunStore::require_pages_of(const plan::Plan& plan) const {
           "resume with the settings it was made with, or name a checkpoint with --resume",
           place(), pages_->committed_version()->value);
 }
+
+void RunStore::add_scratch(const plan::Plan& plan) { pages_->add_scratch(scratch_specs(plan)); }
 
 void RunStore::remove() {
   pages_.reset();

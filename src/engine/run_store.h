@@ -21,7 +21,8 @@ namespace terrace::engine {
 /// Destruction leaves the files.
 class RunStore {
  public:
-  /// Reserves the space for the plan's pages and for run states of at most `run_state_bytes_max`.
+  /// Reserves the space for the plan's pages, its scratch and run states of at most
+  /// `run_state_bytes_max`.
   /// Errors: as `RunFolder::create`, `PageStore::create`.
   [[nodiscard]] static std::unique_ptr<RunStore> create(const PlacementSettings& settings,
                                                         const std::string& owner,
@@ -43,6 +44,9 @@ class RunStore {
   [[nodiscard]] std::uint64_t parameter_bytes() const;
   /// Refuses a store that was made for another plan. Errors: usage, saying what to do.
   void require_pages_of(const plan::Plan& plan) const;
+  /// Reserves the space for the plan's scratch in a store that was opened, which has none. Errors:
+  /// as `PageStore::add_scratch`.
+  void add_scratch(const plan::Plan& plan);
   /// Deletes the store: the run is finished, or its state is elsewhere.
   void remove();
 
@@ -54,8 +58,10 @@ class RunStore {
   std::unique_ptr<io::PageStore> pages_;  ///< null: its making was cut short
 };
 
-/// The pages of a plan: an id is the index of its region.
+/// The pages of a plan that hold state, and those that a step uses and no commit keeps: an id is
+/// the index of its region.
 [[nodiscard]] std::vector<io::PageSpec> page_specs(const plan::Plan& plan);
+[[nodiscard]] std::vector<io::PageSpec> scratch_specs(const plan::Plan& plan);
 
 /// Bytes that the store of a plan takes of its drives; 0 without one.
 [[nodiscard]] std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan);

@@ -65,11 +65,12 @@ void check_lengths(const Settings& settings) {
 }
 
 void check_placement(const PlacementSettings& placement) {
-  const bool disk = placement.optimizer.device == Placement::nvme ||
-                    placement.parameters.device == Placement::nvme;
-  require(!disk || !placement.swap.empty(), ErrorKind::usage,
-          "{} is nvme, but no folder is named for it: add --swap DIR",
-          placement.optimizer.device == Placement::nvme ? "offload_optimizer" : "offload_param");
+  for (const auto& [flag, offload] : {std::pair("offload_optimizer", &placement.optimizer),
+                                      std::pair("offload_param", &placement.parameters),
+                                      std::pair("offload_activations", &placement.activations)}) {
+    require(offload->device != Placement::nvme || !placement.swap.empty(), ErrorKind::usage,
+            "{} is nvme, but no folder is named for it: add --swap DIR", flag);
+  }
   const std::uint64_t block = placement.block_bytes;
   require(
       block > 0 && block % io::PageStore::kBlockBytes == 0, ErrorKind::usage,

@@ -52,6 +52,7 @@ void Trainer::load_state() {
 
 void Trainer::load_from_store() {
   store_ = std::move(beginning_.store);
+  store_->add_scratch(chosen_.plan);
   make_transfer();
   transfer_->load_parameters_from_store();
   context_.log.info("resuming at step {} from the committed store in {}", done_.value,

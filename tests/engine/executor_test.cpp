@@ -71,17 +71,17 @@ TEST(SeededSteps, a_missing_wait_between_streams_changes_the_bits_under_some_see
   EXPECT_GT(seen, tried / 2) << "of " << tried;
 }
 
-TEST(SeededSteps, a_disk_that_fails_ends_the_run_with_its_error_and_nothing_hangs) {
-  plan::PlanRequest request = small_request();
-  request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+/// Lets some transfers of a kind through, then fails those to and from files of that name.
+void expect_the_disk_error(const plan::PlanRequest& request, const std::string& file,
+                           const std::vector<int>& skips) {
   for (const io::Operation kind : {io::Operation::read, io::Operation::write}) {
-    for (const int skip : {0, 1, 10, 40}) {
+    for (const int skip : skips) {
       SCOPED_TRACE(skip);
       Rig rig(request);
       rig.loaded_ = [&](io::MemoryDisk& disk) {
         io::MemoryFault fault;
         fault.kind = kind;
-        fault.path_part = "pages";
+        fault.path_part = file;
         fault.skip = skip;
         fault.times = 1000;
         fault.error = 5;
@@ -95,10 +95,19 @@ TEST(SeededSteps, a_disk_that_fails_ends_the_run_with_its_error_and_nothing_hang
         ADD_FAILURE() << "the error was swallowed";
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::io) << error.what();
-        EXPECT_THAT(error.what(), HasSubstr("/disk")) << "the first cause is thrown";
+        EXPECT_THAT(error.what(), HasSubstr("/disk/" + file)) << "the first cause is thrown";
       }
     }
   }
+}
+
+TEST(SeededSteps, a_disk_that_fails_ends_the_run_with_its_error_and_nothing_hangs) {
+  plan::PlanRequest request = small_request();
+  request.placement = {Tier::disk, Tier::disk, Tier::host, 0};
+  expect_the_disk_error(request, "pages", {0, 1, 10, 40});
+  request = small_request();
+  request.placement.boundaries = Tier::disk;
+  expect_the_disk_error(request, "scratch", {0, 1, 4});
 }
 
 TEST(SeededSteps, an_executor_is_left_in_the_middle_of_a_step_without_hanging) {

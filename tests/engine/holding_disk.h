@@ -72,7 +72,7 @@ class HoldingDriver final : public terrace::testing::PassingDriver {
 
   io::OpenedFile open(const std::filesystem::path& path, const io::OpenOptions& options) override {
     const io::OpenedFile file = driver_->open(path, options);
-    has_pages_.push_back(path.filename() == "pages");
+    has_pages_.push_back(path.filename() == "pages" || path.filename() == "scratch");
     return file;
   }
   void push(const io::Piece& piece) override {

@@ -93,13 +93,20 @@ TEST(MissingWait, changes_a_run_in_which_some_updates_are_early_and_some_are_not
   expect_every_wait_matters({Tier::disk, Tier::disk, Tier::host, 0, Tier::host, 0.5}, true);
 }
 
-TEST(MissingWait, changes_a_run_with_boundaries_in_RAM) {
+void expect_every_wait_of_boundaries_matters(Tier tier) {
   for (const auto order : {plan::MicroBatchOrder::batch_major, plan::MicroBatchOrder::unit_major}) {
     plan::PlanRequest request = small_request();
-    request.placement.boundaries = Tier::host;
+    request.placement.boundaries = tier;
     request.order = order;
     expect_every_wait_matters(request);
   }
+}
+
+TEST(MissingWait, changes_a_run_with_boundaries_in_RAM) {
+  expect_every_wait_of_boundaries_matters(Tier::host);
+}
+TEST(MissingWait, changes_a_run_with_boundaries_on_disk) {
+  expect_every_wait_of_boundaries_matters(Tier::disk);
 }
 
 }  // namespace

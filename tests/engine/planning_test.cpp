@@ -162,9 +162,47 @@ TEST_F(PlanningTest, boundaries_that_are_pinned_stay_where_they_are) {
   const ChosenPlan half = choose(kGiB);
   EXPECT_EQ(half.plan.boundary_home.size(), 1U);
   EXPECT_THAT(half.placement, HasSubstr("inputs of blocks on host RAM (50 % of them on device)"));
+  settings_.placement.activations.device = Placement::nvme;
+  const ChosenPlan on_disk = choose(kGiB);
+  EXPECT_EQ(on_disk.plan.request.placement.boundaries, Tier::disk);
+  EXPECT_THAT(on_disk.placement, HasSubstr("inputs of blocks on disk (50 % of them on device)"));
+  EXPECT_GT(on_disk.store_bytes, on_disk.plan.memory.bytes(Tier::disk));
   settings_.placement.activations.device = Placement::none;
   settings_.placement.device_memory = Budget{.bytes = kGiB};
   EXPECT_EQ(choose(kGiB).plan.boundary_home.size(), 0U);
+}
+
+TEST_F(PlanningTest, boundaries_go_to_disk_last) {
+  settings_.batch.accumulation = 64;
+  settings_.batch.order = MicroBatchOrder::unit_major;
+  settings_.placement.activations.device = Placement::none;
+  const std::uint64_t without = floor();
+  try {
+    (void)choose(without - 4 * kKiB);
+    FAIL() << "a budget below the floor was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--offload_activations auto takes "));
+  }
+  settings_.placement.activations.device = Placement::automatic;
+  EXPECT_EQ(choose(without).plan.request.placement.boundaries, Tier::device);
+  settings_.placement.parameters.device = Placement::none;
+  settings_.placement.optimizer.device = Placement::none;
+  const std::uint64_t all = whole();
+  settings_.placement.activations.device = Placement::nvme;
+  const std::uint64_t least = whole();
+  ASSERT_GT(all, least);
+  settings_.placement.activations.device = Placement::automatic;
+  for (const bool bounded : {false, true}) {
+    if (bounded) settings_.placement.device_memory = Budget{.bytes = kGiB};
+    EXPECT_EQ(choose(all).plan.boundary_home.size(), 0U);
+    const ChosenPlan some = choose(least + 64 * kKiB);
+    EXPECT_EQ(some.plan.request.placement.boundaries, Tier::disk);
+    EXPECT_THAT(some.placement, HasSubstr("inputs of blocks on disk ("));
+    const ChosenPlan none = choose(least);
+    EXPECT_GT(none.plan.boundary_home.size(), some.plan.boundary_home.size());
+    EXPECT_GT(none.store_bytes, some.store_bytes);
+    EXPECT_THROW((void)choose(least - 4 * kKiB), Error);
+  }
 }
 
 TEST_F(PlanningTest, below_the_floor_the_two_changes_that_help_most_are_named_with_their_need) {

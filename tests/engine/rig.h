@@ -126,10 +126,12 @@ class Rig {
   [[nodiscard]] std::unique_ptr<io::PageStore> make_store(std::shared_ptr<io::MemoryDisk> disk) {
     if (!plan_.uses_disk()) return nullptr;
     std::vector<io::PageSpec> pages;
+    std::vector<io::PageSpec> scratch;
     const auto regions = plan_.memory.regions();
     for (std::size_t index = 0; index < regions.size(); ++index) {
       if (regions[index].tier == memory::Tier::disk) {
-        pages.push_back({io::PageId(index), regions[index].bytes, regions[index].purpose});
+        (regions[index].persistent() ? pages : scratch)
+            .push_back({io::PageId(index), regions[index].bytes, regions[index].purpose});
       }
     }
     const io::StoreFolder folders[] = {{"/disk", 1}};
@@ -141,7 +143,9 @@ class Rig {
       return std::make_unique<io::Engine>(std::move(driver), engine, log);
     };
     options.extents_per_page = static_cast<int>(plan_.copies(memory::Tier::disk));
-    return io::PageStore::create(folders, pages, options, log_);
+    auto store = io::PageStore::create(folders, pages, options, log_);
+    store->add_scratch(scratch);
+    return store;
   }
   void fill(const Executor::HostBatch& batch, std::int64_t step, int micro_batch) const {
     const RandomStream random(static_cast<std::uint64_t>(step),
@@ -177,7 +181,7 @@ inline std::vector<plan::PlanRequest> requests() {
       request.prefetch_units = number % 4;
       request.recompute = number % 3 != 0;
       if (number % 4 == 1 || number % 4 == 2) {
-        request.placement.boundaries = Tier::host;
+        request.placement.boundaries = number % 4 == 1 ? Tier::host : Tier::disk;
         request.placement.boundaries_resident = number > 8 ? 0.5 : 0;
       }
       list.push_back(request);
@@ -202,7 +206,8 @@ inline std::vector<plan::PlanRequest> requests() {
                                         std::pair(plan::MicroBatchOrder::unit_major, 0.5)}) {
     plan::PlanRequest request = small_request();
     request.placement = {Tier::disk, Tier::disk, Tier::host, 0, Tier::host, resident};
-    request.placement.boundaries = Tier::host;
+    request.placement.boundaries =
+        order == plan::MicroBatchOrder::unit_major ? Tier::disk : Tier::host;
     request.may_update_before_decision = true;
     request.order = order;
     request.prefetch_units = 2;

@@ -48,7 +48,10 @@ TEST(Finalize, refuses_what_contradicts_or_cannot_be) {
   EXPECT_THAT(error({"--num_train_epochs", "0"}), HasSubstr("nothing to train"));
   EXPECT_THAT(error({"--eval_data", "x", "--validation_fraction", "0.1"}), HasSubstr("eval_data"));
   EXPECT_THAT(error({"--resume", "auto", "--overwrite_output_dir"}), HasSubstr("resume"));
-  EXPECT_THAT(error({"--offload_optimizer", "nvme"}), HasSubstr("--swap DIR"));
+  for (const char* flag : {"offload_optimizer", "offload_param", "offload_activations"}) {
+    EXPECT_THAT(error({std::string("--") + flag, "nvme"}),
+                AllOf(HasSubstr(std::string(flag) + " is nvme"), HasSubstr("--swap DIR")));
+  }
   EXPECT_THAT(error({"--swap", "/a,/b,/a"}), HasSubstr("/a twice"));
   EXPECT_THAT(error({"--set", "aio.block_size=131072"}), HasSubstr("262144"));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <tuple>
 
@@ -30,10 +31,13 @@ inline std::string describe(const Variant& variant) {
                  static_cast<int>(variant.activations), variant.activations_ratio));
 }
 
-/// The inputs of blocks on the device, on the host, and half of them on each, in turn.
+/// The inputs of blocks on the device, on the host, on disk, and half of them on the device, in
+/// turn.
 inline void place_activations(Variant& variant, int number) {
-  variant.activations = number % 3 == 0 ? Placement::none : Placement::cpu;
-  variant.activations_ratio = number % 3 == 2 ? 0.5 : 1;
+  constexpr std::array kPlaces = {Placement::none, Placement::cpu, Placement::nvme, Placement::cpu,
+                                  Placement::nvme};
+  variant.activations = kPlaces[static_cast<std::size_t>(number) % kPlaces.size()];
+  variant.activations_ratio = number % 5 > 2 ? 0.5 : 1;
 }
 
 [[nodiscard]] inline Settings with(Settings settings, const Variant& variant) {

@@ -44,10 +44,11 @@ struct PlanBasis {
 /// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (of the state
 /// nothing while parameters are left on disk, so that each step is committed; with a store to go on
 /// with, what it holds stays there). Where `--device_memory` is given, boundaries that the device
-/// does not hold go to the host, behind the state and before the parameters. What is pinned stays
-/// pinned. RAM that is left then holds more chunks in flight. A larger budget never moves anything
-/// to a slower tier, but for state that makes room for boundaries or parameters, and boundaries
-/// that make room for parameters.
+/// does not hold go to the host, behind the state and before the parameters; to disk they go last,
+/// where nothing else fits and RAM is gained by it. What is pinned stays pinned. RAM that is left
+/// then holds more chunks in flight. A larger budget never moves anything to a slower tier, but for
+/// what makes room for something else: state for boundaries or parameters, boundaries for
+/// parameters, and state and parameters for boundaries that were on disk.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});

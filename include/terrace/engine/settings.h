@@ -136,7 +136,7 @@ struct PlacementSettings {
   DeviceChoice device = DeviceChoice::automatic;
   OffloadSettings optimizer;
   OffloadSettings parameters;
-  OffloadSettings activations;            ///< the inputs of blocks; never to `nvme`
+  OffloadSettings activations;            ///< the inputs of blocks
   std::vector<std::string> swap;          ///< folders of the page store, striped; see `finalize`
   std::optional<Budget> device_memory;    ///< empty: what is free
   std::optional<Budget> host_memory;      ///< empty: what the container allows
