@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "checkpoint/small_model.h"
+#include "core/sanitized.h"
 #include "io/temporary_folder.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
@@ -196,9 +197,7 @@ std::uint64_t peak_bytes() {
 }
 
 TEST(SaveMemory, does_not_grow_with_the_model) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own memory hides the save's";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides the save's";
   class Constant : public StateSource {
     void read(StateKind, const std::string&, std::int64_t, std::span<float> values) override {
       std::fill(values.begin(), values.end(), 0.5F);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/parsed_json.h"
+#include "core/sanitized.h"
 #include "engine/training.h"
 
 namespace terrace::engine::testing {
@@ -218,9 +219,7 @@ TEST_F(DiskPathTest, more_memory_than_the_budget_does_not_fit_and_the_way_out_is
 }
 
 TEST_F(DiskPathTest, when_memory_gives_out_the_table_is_printed_again) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
   Settings settings = this->settings("run");
   settings.batch.micro = 60'000;
   settings.batch.accumulation = 1;
