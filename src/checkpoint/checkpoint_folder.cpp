@@ -1,6 +1,6 @@
 #include "terrace/checkpoint/checkpoint_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "terrace/checkpoint/model_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <set>

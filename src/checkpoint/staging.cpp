@@ -1,7 +1,7 @@
 #include "staging.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>

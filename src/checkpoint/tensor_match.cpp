@@ -1,6 +1,6 @@
 #include "tensor_match.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fnmatch.h>
 
 #include <algorithm>

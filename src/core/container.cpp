@@ -1,6 +1,6 @@
 #include "terrace/core/container.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

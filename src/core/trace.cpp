@@ -1,6 +1,6 @@
 #include "terrace/core/trace.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <fstream>

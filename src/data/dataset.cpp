@@ -1,5 +1,7 @@
 #include "terrace/data/dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string_view>

@@ -1,6 +1,6 @@
 #include "budgets.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "terrace/core/container.h"
 #include "terrace/core/error.h"

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "terrace/core/units.h"
 #include "terrace/engine/options.h"

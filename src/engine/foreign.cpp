@@ -107,7 +107,8 @@ std::vector<Foreign> precision_keys() {
 
 std::vector<Foreign> other_keys() {
   const std::string metrics = "metrics.jsonl has every step's times and values";
-  const std::string one_queue = "each drive has one queue, which aio.queue_depth keeps full";
+  const std::string one_queue =
+      "each file on a drive has a queue, which aio.queue_depth keeps full";
   const std::string not_offered = "it is not offered";
   return {
       {"wall_clock_breakdown", metrics},

@@ -1,6 +1,6 @@
 #include "terrace/engine/planning.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "terrace/engine/report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

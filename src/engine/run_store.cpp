@@ -210,10 +210,12 @@ void RunStore::require_pages_of(const plan::Plan& plan) const {
       std::ranges::equal(specs, pages_->pages(), [](const io::PageSpec& a, const io::PageSpec& b) {
         return a.id == b.id && a.bytes == b.bytes && a.description == b.description;
       });
-  require(same, ErrorKind::usage,
-          "the store in {} (step {}) was laid out for other settings of placement or chunk size: "
-          "resume with the settings it was made with, or name a checkpoint with --resume",
-          place(), pages_->committed_version()->value);
+  require(
+      same, ErrorKind::usage,
+      "the store in {} (step {}) was laid out for other settings of placement or chunk size, or "
+      "by another version of Terrace: resume with what it was made with, or name a checkpoint "
+      "with --resume",
+      place(), pages_->committed_version()->value);
 }
 
 void RunStore::add_scratch(const plan::Plan& plan) { pages_->add_scratch(scratch_specs(plan)); }

@@ -1,6 +1,6 @@
 #include "parameters.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <utility>

@@ -155,6 +155,17 @@ TEST_P(EngineTest, ten_thousand_requests_pass_through_a_queue_of_four) {
   EXPECT_TRUE(same_bytes(source.span(), target.span()));
 }
 
+TEST_P(EngineTest, deep_queues_of_many_files_share_what_the_kernel_holds) {
+  const EngineOptions options{.depth = 4096, .files_max = 9};
+  EXPECT_EQ(Engine::driver_depth(options), 32768);
+  make(options);  // A larger ring would be refused.
+  if (engine_ == nullptr) GTEST_SKIP();
+  const OpenedFile file = create("a", kMiB);
+  AlignedBuffer source(kMiB);
+  const Request write{Operation::write, file.id, 0, source.data(), source.size(), 1};
+  EXPECT_EQ(run({&write, 1})[1].message, "");
+}
+
 TEST_P(EngineTest, reading_past_the_end_names_the_path_and_the_end) {
   const OpenedFile file = create("short.bin", kMiB);
   AlignedBuffer target(2 * kMiB);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -26,7 +27,7 @@ enum class DriverKind : std::uint8_t {
 
 struct EngineOptions {
   DriverKind driver = DriverKind::uring;
-  /// Pieces in flight a file: a drive has a queue of its own, and a slow one fills only its own.
+  /// Pieces in flight a file: each has a queue of its own, and a slow drive fills only its own.
   int depth = 32;
   /// Files that may be opened.
   int files_max = 8;
@@ -88,8 +89,12 @@ class Engine {
 
   [[nodiscard]] Capabilities capabilities() const;
 
+  /// Pieces in flight altogether: `depth` a file, up to what one ring of the kernel holds
+  /// (IORING_MAX_ENTRIES in io_uring/io_uring.h of Linux); beyond that, files share.
   [[nodiscard]] static int driver_depth(const EngineOptions& options) {
-    return options.depth * options.files_max;
+    constexpr std::int64_t kRingEntriesMax = 32768;
+    return static_cast<int>(
+        std::min(std::int64_t{options.depth} * options.files_max, kRingEntriesMax));
   }
 
  private:
