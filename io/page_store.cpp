@@ -162,14 +162,17 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
 }
 
 std::uint64_t PageStore::bytes_needed(std::span<const PageSpec> pages,
-                                      const PageStoreOptions& options,
-                                      std::span<const PageSpec> scratch) {
+                                      const PageStoreOptions& options) {
   const double weight = 1;
   const PageTable table(std::vector<PageSpec>(pages.begin(), pages.end()), {&weight, 1},
                         options.extents_per_page);
   const Manifest::Description description{0, options.run_state_bytes_max, Phases::mixed, {"/"}};
-  const std::uint64_t kept = table.file_bytes()[0] + Manifest::file_bytes(table, description);
-  return scratch.empty() ? kept : kept + data_file_bytes(scratch, {&weight, 1}, 1)[0];
+  return table.file_bytes()[0] + Manifest::file_bytes(table, description);
+}
+
+std::uint64_t PageStore::scratch_bytes_needed(std::span<const PageSpec> pages) {
+  const double weight = 1;
+  return pages.empty() ? 0 : data_file_bytes(pages, {&weight, 1}, 1)[0];
 }
 
 void PageStore::add_scratch(std::span<const PageSpec> pages) {

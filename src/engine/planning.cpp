@@ -206,9 +206,25 @@ std::string describe(const plan::Plan& plan, bool automatic) {
       automatic ? " (auto)" : " (as asked)");
 }
 
+/// What a run with this plan reserves on its drives, and what they give it.
+struct DiskNeed {
+  DiskNeed(const PlanInput& what, const ChosenPlan& chosen) : bytes(chosen.store_bytes) {
+    OnDrives found{.freed_bytes = what.basis.freed_disk_bytes};
+    if (what.basis.store_parameter_bytes) {
+      bytes = scratch_bytes(chosen.plan);
+      found.held_bytes = chosen.store_bytes - bytes;
+    }
+    limit = disk_limit(what.settings.placement, found);
+  }
+
+  [[nodiscard]] bool fits() const { return bytes <= limit.bytes; }
+
+  std::uint64_t bytes;
+  DiskLimit limit;
+};
+
 /// Says why not even the plan that came nearest fits, and what would help.
-[[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets,
-                         const DiskLimit& disk) {
+[[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets) {
   const Need need(chosen.plan);
   if (need.device_bytes > budgets.device_bytes) {
     fail(ErrorKind::does_not_fit,
@@ -216,8 +232,14 @@ std::string describe(const plan::Plan& plan, bool automatic) {
          format_bytes(need.device_bytes), chosen.placement, format_bytes(budgets.device_bytes),
          ways_out(what, &Need::device_bytes));
   }
-  require(!need.fits(budgets), ErrorKind::does_not_fit, "the state needs {} on disk ({}), {}",
-          format_bytes(chosen.store_bytes), chosen.placement, disk.advice);
+  if (need.fits(budgets)) {
+    const DiskNeed disk(what, chosen);
+    fail(ErrorKind::does_not_fit, "{} {} on disk ({}), {}",
+         what.basis.store_parameter_bytes
+             ? "beside the store that is there, the inputs of blocks need"
+             : "the state needs",
+         format_bytes(disk.bytes), chosen.placement, disk.limit.advice);
+  }
   fail(ErrorKind::does_not_fit,
        "the run needs {} of RAM ({}), but {} allows {}: raise --host_memory{}",
        format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
@@ -265,7 +287,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     request.chunk_slots = std::max(request.chunk_slots, slots_min);
     return plan::draft_plan(model, layout, request);
   };
-  const DiskLimit disk = disk_limit(settings.placement, basis.freed_disk_bytes);
+  const PlanInput input{settings, model, layout, basis};
   const Filling filling{model, layout, budgets,
                         [&](const auto& placement) { return make(placement); }};
   const ParameterSize size{layout.elements(), size_of(model.compute_dtype())};
@@ -296,7 +318,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.placement = describe(chosen.plan, automatic || moved);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
     const std::uint64_t excess = Need(chosen.plan).excess(budgets);
-    if (excess == 0 && (basis.store_parameter_bytes || chosen.store_bytes <= disk.bytes)) {
+    if (excess == 0 && DiskNeed(input, chosen).fits()) {
       plan::complete(chosen.plan);
       return chosen;
     }
@@ -304,7 +326,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     nearest = std::move(chosen);
   }
   require(nearest.has_value(), ErrorKind::internal, "the settings allow no placement at all");
-  refuse({settings, model, layout, basis}, *nearest, budgets, disk);
+  refuse(input, *nearest, budgets);
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {

@@ -99,12 +99,18 @@ std::vector<io::PageSpec> scratch_specs(const plan::Plan& plan) {
 
 std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan) {
   if (!plan.uses_disk()) return 0;
-  return io::PageStore::bytes_needed(page_specs(plan), store_options(settings, plan),
-                                     scratch_specs(plan));
+  return io::PageStore::bytes_needed(page_specs(plan), store_options(settings, plan)) +
+         scratch_bytes(plan);
 }
 
-DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_bytes) {
+std::uint64_t scratch_bytes(const plan::Plan& plan) {
+  return io::PageStore::scratch_bytes_needed(scratch_specs(plan));
+}
+
+DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
   DiskLimit limit;
+  // A store that is there stays where it is; what it is still given holds inputs of blocks.
+  const bool is_there = found.held_bytes > 0;
   const std::vector<std::filesystem::path> folders(settings.swap.begin(), settings.swap.end());
   // The drives of another machine are not known.
   const bool here = !folders.empty() && std::ranges::all_of(folders, [](const auto& folder) {
@@ -113,20 +119,28 @@ DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_byte
   if (!here && settings.disk && settings.disk->percent > 0) return limit;
   std::uint64_t free = 0;
   if (here) {
-    free = io::free_bytes(folders) + freed_bytes;
+    free = io::free_bytes(folders) + found.freed_bytes;
     limit.bytes = free;
     limit.advice = fmt::format(
         "but {} are free in {}: free some space ('terrace swap clean' removes what dead runs have "
-        "left), or name another folder",
-        format_bytes(limit.bytes), fmt::join(settings.swap, ","));
+        "left), or {}",
+        format_bytes(limit.bytes), fmt::join(settings.swap, ","),
+        is_there ? "keep them in RAM (--offload_activations cpu)" : "name another folder");
   }
   if (!settings.disk) return limit;
-  const std::uint64_t allowed = settings.disk->of(free);
-  if (allowed < limit.bytes) {
-    limit = {allowed, fmt::format("but --disk allows {}: raise it, or keep more of the state in "
-                                  "RAM (--offload_optimizer cpu)",
-                                  format_bytes(allowed))};
-  }
+  const std::uint64_t allowed = settings.disk->of(free + found.held_bytes);
+  const std::uint64_t left = allowed - std::min(allowed, found.held_bytes);
+  if (left >= limit.bytes) return limit;
+  limit.bytes = left;
+  limit.advice = is_there
+                     ? fmt::format(
+                           "but --disk allows {}, of which the store has {}: raise it, or keep "
+                           "them in RAM (--offload_activations cpu)",
+                           format_bytes(allowed), format_bytes(found.held_bytes))
+                     : fmt::format(
+                           "but --disk allows {}: raise it, or keep more of the state in RAM "
+                           "(--offload_optimizer cpu)",
+                           format_bytes(allowed));
   return limit;
 }
 

@@ -66,15 +66,24 @@ class RunStore {
 /// Bytes that the store of a plan takes of its drives; 0 without one.
 [[nodiscard]] std::uint64_t store_bytes(const PlacementSettings& settings, const plan::Plan& plan);
 
-/// What the drives of `--swap` give a store.
+/// Those of them that are scratch, which a store that is opened has yet to be given.
+[[nodiscard]] std::uint64_t scratch_bytes(const plan::Plan& plan);
+
+/// What of a run is on the drives of `--swap` before it reserves anything there.
+struct OnDrives {
+  std::uint64_t freed_bytes = 0;  ///< that it gives back first
+  std::uint64_t held_bytes = 0;   ///< that the store has with which it goes on; 0: it makes one
+};
+
+/// What the drives of `--swap` give a store beside what it has there.
 struct DiskLimit {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
   std::string advice;  ///< what allows no more, and what to do: the end of a sentence
 };
 
-/// What `--disk` and the free space allow, with `freed_bytes` more than are free now; free space
-/// counts only where all the folders are there. Errors: io.
-[[nodiscard]] DiskLimit disk_limit(const PlacementSettings& settings, std::uint64_t freed_bytes);
+/// What `--disk`, which is for all of a store, and the free space allow; free space counts only
+/// where all the folders are there. Errors: io.
+[[nodiscard]] DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found);
 
 /// Says how much dead runs of other owners have left in `--swap`, and how to remove it.
 void report_dead_runs(const PlacementSettings& settings, const std::string& owner, Log& log);

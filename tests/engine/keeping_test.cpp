@@ -144,6 +144,18 @@ TEST_F(KeepingTest, a_store_says_where_the_parameters_are_whatever_ram_is_free) 
   expect_goes_on(in_part, 3);
 }
 
+TEST_F(KeepingTest, what_a_store_cannot_be_given_is_refused_by_a_dry_run_and_it_goes_on_without) {
+  const Settings settings = on_disk();
+  ASSERT_EQ(stop_after(settings, 3).code, 143);
+  Settings dry = resumed(settings);
+  dry.output.dry_run = true;
+  dry.placement.disk = Budget{.bytes = 1000};
+  EXPECT_EQ(train_run(dry).code, 0) << "it takes nothing more";
+  dry.placement.activations.device = Placement::nvme;
+  expect_refused(dry, 3, "the inputs of blocks need", "--disk allows", "of which the store has");
+  expect_goes_on(settings, 3);
+}
+
 TEST_F(KeepingTest, a_resumed_store_keeps_what_was_logged_before) {
   Settings settings = on_disk();
   settings.cadence.save_steps = 2;

@@ -283,6 +283,29 @@ TEST_F(PlanningTest, what_is_pinned_and_what_a_store_holds_is_not_split) {
   EXPECT_EQ(state_on(choose(budget).plan, Tier::host), 0U);
 }
 
+TEST_F(PlanningTest, what_a_store_still_needs_on_disk_is_held_against_what_the_flag_leaves_it) {
+  settings_.placement.optimizer.device = Placement::nvme;
+  const PlanBasis basis{.store_parameter_bytes = 0};
+  const std::uint64_t held = choose(kGiB, basis).store_bytes;
+  settings_.placement.disk = Budget{.bytes = held / 2};
+  EXPECT_NO_THROW((void)choose(kGiB, basis)) << "it is there, and is given nothing";
+  settings_.placement.activations.device = Placement::nvme;
+  settings_.placement.disk.reset();
+  const std::uint64_t all = choose(kGiB, basis).store_bytes;
+  ASSERT_GT(all, held);
+  settings_.placement.disk = Budget{.bytes = all};
+  EXPECT_NO_THROW((void)choose(kGiB, basis));
+  settings_.placement.disk = Budget{.bytes = all - 1};
+  try {
+    (void)choose(kGiB, basis);
+    FAIL() << "scratch was planned where --disk has no room for it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
+    EXPECT_THAT(error.what(), HasSubstr("the inputs of blocks need " + format_bytes(all - held)));
+    EXPECT_THAT(error.what(), HasSubstr("of which the store has " + format_bytes(held)));
+  }
+}
+
 TEST_F(PlanningTest, what_a_store_holds_decides_where_the_parameters_are) {
   const std::uint64_t all = static_cast<std::uint64_t>(layout_.elements()) * 2;
   std::uint64_t budget = floor();

@@ -114,8 +114,8 @@ class PageStore {
 
   /// Bytes that `create`, and `add_scratch`, would reserve on all folders together.
   [[nodiscard]] static std::uint64_t bytes_needed(std::span<const PageSpec> pages,
-                                                  const PageStoreOptions& options,
-                                                  std::span<const PageSpec> scratch = {});
+                                                  const PageStoreOptions& options);
+  [[nodiscard]] static std::uint64_t scratch_bytes_needed(std::span<const PageSpec> pages);
 
   /// Makes scratch pages, with nothing written, and reserves their space; once, before the first
   /// channel is opened. Ids are distinct from those of all pages. Errors: as `create`.
