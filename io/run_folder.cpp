@@ -83,17 +83,23 @@ std::vector<RunRecord> list_run_folders(const fs::path& base) {
   return records;
 }
 
+std::uint64_t bytes_of(const RunRecord& record) {
+  std::uint64_t bytes = bytes_below(record.path);
+  for (const fs::path& sibling : record.folders) {
+    if (!is_same(sibling, record.path) && is_run_folder(sibling)) bytes += bytes_below(sibling);
+  }
+  return bytes;
+}
+
 std::uint64_t remove_run_folder(const RunRecord& record, bool force) {
   const FileDescriptor guarded = guard(record.path.parent_path());
   const RunRecord now = read_record(record.path);
   require(now.liveness == RunLiveness::dead || (now.liveness == RunLiveness::unknown && force),
           ErrorKind::usage, "{} belongs to a run that is {} (process {} on {}, since {})",
           now.path.string(), name_of(now.liveness), now.pid, now.host, now.since);
-  std::uint64_t bytes = now.bytes;
+  const std::uint64_t bytes = bytes_of(now);
   for (const fs::path& sibling : now.folders) {
-    if (is_same(sibling, now.path) || !is_run_folder(sibling)) continue;
-    bytes += bytes_below(sibling);
-    remove_tree(sibling);
+    if (!is_same(sibling, now.path) && is_run_folder(sibling)) remove_tree(sibling);
   }
   if (is_run_folder(now.path)) remove_tree(now.path);
   return bytes;

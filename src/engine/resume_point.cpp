@@ -91,10 +91,8 @@ std::string ResumePoint::place() const {
 }
 
 std::uint64_t ResumePoint::freed_bytes(const PlacementSettings& settings) const {
-  // Its parts on the drives are alike.
-  return replaced && is_in_swap(settings, replaced->path)
-             ? replaced->bytes * replaced->folders.size()
-             : 0;
+  // Less than when it was found: what no commit kept went as it was opened.
+  return replaced && is_in_swap(settings, replaced->path) ? io::bytes_of(*replaced) : 0;
 }
 
 void ResumePoint::remove_replaced(Log& log) {

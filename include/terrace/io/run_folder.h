@@ -30,6 +30,9 @@ struct RunRecord {
 /// such folder, `io`.
 [[nodiscard]] std::vector<RunRecord> list_run_folders(const std::filesystem::path& base);
 
+/// Bytes that the folder and its siblings take on their disks by now.
+[[nodiscard]] std::uint64_t bytes_of(const RunRecord& record);
+
 /// Removes a dead run's folder with its siblings, or an `unknown` one when `force` says that its
 /// user knows. Returns the bytes that are free again. Errors: `usage` when it is not dead; `io`.
 std::uint64_t remove_run_folder(const RunRecord& record, bool force = false);
