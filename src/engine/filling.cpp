@@ -75,6 +75,19 @@ double largest_state_share(const plan::Plan& plan, const Budgets& budgets) {
   return share_of(resident, all);
 }
 
+/// How many boundaries more the device would hold, by their sum; no more than are elsewhere.
+std::size_t boundaries_in_room(const plan::Plan& plan, const Budgets& budgets) {
+  if (plan.boundary_home.empty()) return 0;
+  const Need need(plan);
+  std::uint64_t free = budgets.device_bytes - need.device_bytes;
+  // On the host each takes as much of RAM; on disk none.
+  if (plan.request.placement.boundaries == Tier::disk) {
+    free = std::min(free, budgets.process_bytes - need.process_bytes);
+  }
+  const std::uint64_t each = slab_bytes(plan, plan.boundary_home.front());
+  return static_cast<std::size_t>(std::min<std::uint64_t>(free / each, plan.boundary_home.size()));
+}
+
 }  // namespace
 
 double share_of(std::int64_t part, std::int64_t all) {
@@ -83,19 +96,23 @@ double share_of(std::int64_t part, std::int64_t all) {
 
 void fill_boundaries(plan::Plan& plan, const Filling& filling) {
   const std::size_t all = plan.boundary_home.size();
-  if (all == 0) return;
-  const Need need(plan);
-  std::uint64_t free = filling.budgets.device_bytes - need.device_bytes;
-  // On the host each takes as much of RAM; on disk none.
-  if (plan.request.placement.boundaries == Tier::disk) {
-    free = std::min(free, filling.budgets.process_bytes - need.process_bytes);
+  std::size_t count = 0;
+  std::size_t limit = all;
+  std::size_t next = boundaries_in_room(plan, filling.budgets);
+  while (next > count) {
+    plan::Placement placement = plan.request.placement;
+    placement.boundaries_resident = static_cast<double>(next) / static_cast<double>(all);
+    plan::Plan filled = filling.make(placement);
+    if (!Need(filled).fits(filling.budgets)) {
+      limit = next - 1;
+      next = count + (next - count) / 2;
+      continue;
+    }
+    plan = std::move(filled);
+    count = next;
+    // What the slots take may be less by then.
+    next = std::min(limit, count + boundaries_in_room(plan, filling.budgets));
   }
-  const std::size_t staying =
-      std::min<std::size_t>(free / slab_bytes(plan, plan.boundary_home.front()), all);
-  plan::Placement placement = plan.request.placement;
-  placement.boundaries_resident = static_cast<double>(staying) / static_cast<double>(all);
-  plan::Plan filled = filling.make(placement);
-  if (Need(filled).fits(filling.budgets)) plan = std::move(filled);
 }
 
 void fill_parameters(plan::Plan& plan, const Filling& filling) {
