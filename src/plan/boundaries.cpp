@@ -6,8 +6,10 @@
 // plan.h.
 //
 // On disk boundaries are written by the lane that writes the state, in serial order: those of a
-// forward come behind the chunks of the step before. So where both are on disk, and updates come
-// after the decision, a forward gets no further ahead of those chunks than the slots reach.
+// forward come behind the chunks and the commit of the step before. So where both are on disk a
+// forward gets no further ahead of those than the slots reach. Where updates come after the
+// decision that is all chunks of the step; where they come under backward most are written by then,
+// and what is left is the chunks of the gradients that were final last, and the step's settling.
 
 namespace terrace::plan {
 
