@@ -43,9 +43,10 @@ PageChannel::PageChannel(PageStore& store, const ChannelOptions& options)
   store.open_data_files(*engine_);
   completions_.resize(wanted.requests_max);
   for (int i = static_cast<int>(options.pages_max); i-- > 0;) free_.push_back(i);
+  ++store_.channels_;
 }
 
-PageChannel::~PageChannel() = default;
+PageChannel::~PageChannel() { --store_.channels_; }
 
 void PageChannel::register_buffers(std::span<const std::span<std::byte>> buffers) {
   engine_->register_buffers(buffers);
@@ -200,11 +201,14 @@ void PageChannel::verify(const Transfer& transfer, std::uint64_t begin, std::uin
     fail(fmt::format(
         "page {} ({}) was read from {} with other bytes than were written: the {} bytes at offset "
         "{} have the checksum {:016x}, but {:016x} was expected; the drive or its cable is faulty, "
-        "or the file was altered: resume from a checkpoint",
+        "or the file was altered: {}",
         spec.id.value, spec.description,
         store_.data_path(static_cast<std::size_t>(segment.file)).string(), length,
         segment.offset[static_cast<std::size_t>(transfer.extent)] + (block - segment.begin), found,
-        expected));
+        expected,
+        transfer.table == store_.table_.get()
+            ? "resume from a checkpoint"
+            : "no state was in it, so run again with --resume auto"));
   }
 }
 

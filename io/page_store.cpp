@@ -12,6 +12,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/aligned_memory.h"
+#include "terrace/io/drive_rates.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 #include "terrace/io/page_channel.h"
@@ -79,7 +80,13 @@ PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStore
   engine_ = new_engine(own);
 }
 
-PageStore::~PageStore() = default;
+PageStore::~PageStore() {
+  // What cannot be removed is left to the next open, which says so.
+  std::error_code ignored;
+  for (std::size_t file = 0; scratch_ && file < folders_.size(); ++file) {
+    if (!options_.engine_factory) std::filesystem::remove(folders_[file] / kScratchName, ignored);
+  }
+}
 
 std::unique_ptr<Engine> PageStore::new_engine(EngineOptions options) const {
   options.files_max = 2 * static_cast<int>(folders_.size()) + 1;  // and the manifest
@@ -177,19 +184,28 @@ std::uint64_t PageStore::scratch_bytes_needed(std::span<const PageSpec> pages) {
 
 void PageStore::add_scratch(std::span<const PageSpec> pages) {
   require(!scratch_, ErrorKind::internal, "a page store is given scratch pages twice");
+  require(channels_.load() == 0, ErrorKind::internal,
+          "a page store is given scratch pages while a channel is open, which would not find them");
   if (pages.empty()) return;
+  const bool on_files = !options_.engine_factory;
+  std::vector<double> weights = weights_;
+  if (on_files) {
+    std::vector<std::uint64_t> free;
+    for (const auto& folder : folders_) free.push_back(free_bytes(folder));
+    weights = within_free_space(std::move(weights), free, scratch_bytes_needed(pages));
+  }
   auto scratch = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
-                                             weights_, 1, static_cast<int>(folders_.size()));
+                                             weights, 1, static_cast<int>(folders_.size()));
   for (const PageSpec& page : pages) {
     require(!table_->find(page.id), ErrorKind::internal,
             "scratch page {} ({}) has the id of one that is kept", page.id.value, page.description);
   }
-  if (!options_.engine_factory) require_space(folders_, scratch->file_bytes(), 0);
+  if (on_files) require_space(folders_, scratch->file_bytes(), 0);
+  scratch_ = std::move(scratch);  // now, so that a file goes too when the next one fails
   for (std::size_t file = 0; file < folders_.size(); ++file) {
     engine_->open(folders_[file] / kScratchName,
-                  {.create = true, .bytes = scratch->file_bytes()[file]});
+                  {.create = true, .bytes = scratch_->file_bytes()[file]});
   }
-  scratch_ = std::move(scratch);
 }
 
 void PageStore::create_data_files(std::uint64_t identity) {

@@ -10,8 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "io/page_contents.h"
-#include "io/store_on_memory.h"
+#include "io/page_store_fixture.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -23,92 +22,14 @@ namespace terrace::io {
 namespace {
 
 using terrace::testing::fill_page;
-using terrace::testing::on_memory;
 using terrace::testing::same_bytes;
-using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-const std::vector<std::uint64_t> kSizes = {1,    511,        513,          4095,    4096,
-                                           4097, 256 * kKiB, 3 * kMiB + 7, 5 * kMiB};
-
-std::vector<PageSpec> specs() {
-  std::vector<PageSpec> pages;
-  for (const std::uint64_t bytes : kSizes) {
-    pages.push_back({PageId(1000 + bytes), bytes, "page of " + std::to_string(bytes)});
-  }
-  return pages;
-}
 
 std::vector<std::byte> bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
-
-struct Subject {
-  std::string name;
-  std::function<PageStoreOptions()> options;
-};
-
-class PageStoreTest : public ::testing::TestWithParam<Subject> {
- protected:
-  PageStoreTest() : options_(GetParam().options()) {
-    std::filesystem::create_directory(folder_ / "a");
-    std::filesystem::create_directory(folder_ / "b");
-    folders_ = {{folder_ / "a", 1}, {folder_ / "b", 2}};
-  }
-
-  std::unique_ptr<PageStore> create() {
-    return PageStore::create(folders_, specs(), options_, log_);
-  }
-  std::unique_ptr<PageStore> open() {
-    const std::filesystem::path first[] = {folder_ / "a"};
-    return PageStore::open(first, options_, log_);
-  }
-
-  static void finish(PageChannel& channel) {
-    std::uint64_t tags[4];
-    while (channel.in_flight() > 0) (void)channel.wait(tags);
-  }
-
-  static void write_all(PageStore& store, std::uint64_t version) {
-    write_pages(store, store.pages(), version);
-  }
-  static void write_pages(PageStore& store, std::span<const PageSpec> pages,
-                          std::uint64_t version) {
-    const auto channel = store.open_channel();
-    std::vector<AlignedMemory> memory;
-    for (const PageSpec& page : pages) {
-      memory.emplace_back(page.bytes);
-      fill_page(memory.back().span(), page.id.value, version);
-      channel->write(page.id, memory.back().span(), page.id.value);
-    }
-    finish(*channel);
-  }
-
-  static void expect_all(PageStore& store, std::uint64_t version) {
-    expect_pages(store, store.pages(), version);
-  }
-  static void expect_pages(PageStore& store, std::span<const PageSpec> pages,
-                           std::uint64_t version) {
-    const auto channel = store.open_channel();
-    for (const PageSpec& page : pages) {
-      const AlignedMemory target(page.bytes), expected(page.bytes);
-      fill_page(expected.span(), page.id.value, version);
-      channel->read(page.id, target.span(), 7);
-      std::uint64_t tag = 0;
-      ASSERT_EQ(channel->wait({&tag, 1}), 1U);
-      EXPECT_EQ(tag, 7U);
-      EXPECT_TRUE(same_bytes(target.span().first(page.bytes), expected.span().first(page.bytes)))
-          << page.description << " is not that of version " << version;
-    }
-  }
-
-  TemporaryFolder folder_;
-  Log log_{[](LogLevel, std::string_view) {}};
-  PageStoreOptions options_;
-  std::vector<StoreFolder> folders_;
-};
 
 TEST_P(PageStoreTest, reopens_at_the_last_commit) {
   {
@@ -191,63 +112,6 @@ TEST_P(PageStoreTest, a_discard_brings_the_committed_contents_back) {
   write_all(*store, 4);
   store->commit(Version(4), {});
   expect_all(*store, 4);
-}
-
-TEST_P(PageStoreTest, no_commit_discard_or_open_knows_of_scratch) {
-  const std::vector<PageSpec> scratch = {{PageId(1), 5 * kMiB, "scratch"},
-                                         {PageId(2), 4097, "a little scratch"}};
-  for (const int extents : {2, 1}) {
-    options_.extents_per_page = extents;
-    {
-      const auto store = create();
-      EXPECT_THROW(store->add_scratch({{{specs()[0].id, 1, "an id of a page"}}}), Error);
-      store->add_scratch(scratch);
-      EXPECT_EQ(store->pages().size(), kSizes.size());
-      write_all(*store, 1);
-      store->commit(Version(1), {});
-      write_pages(*store, scratch, 2);
-      EXPECT_FALSE(store->was_torn());
-      if (extents == 2) {
-        write_all(*store, 2);
-        store->discard();
-      }
-      expect_all(*store, 1);
-      expect_pages(*store, scratch, 2);
-      write_pages(*store, scratch, 3);
-      expect_pages(*store, scratch, 3);
-      store->commit(Version(2), {});
-      write_pages(*store, scratch, 4);
-    }
-    const auto store = open();
-    EXPECT_EQ(store->committed_version(), Version(2));
-    expect_all(*store, 1);
-    if (options_.engine_factory) break;  // of files in memory there is no folder
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "a" / "scratch"));
-    store->add_scratch(scratch);
-    EXPECT_THROW(expect_pages(*store, scratch, 4), Error) << "never written";
-    write_pages(*store, scratch, 5);
-    expect_pages(*store, scratch, 5);
-    for (const auto& folder : folders_) std::filesystem::remove_all(folder.path);
-    for (const auto& folder : folders_) std::filesystem::create_directory(folder.path);
-  }
-}
-
-TEST_P(PageStoreTest, scratch_that_comes_back_with_other_bytes_is_refused) {
-  if (options_.engine_factory) GTEST_SKIP() << "of files in memory there is no folder";
-  const auto store = create();
-  const std::vector<PageSpec> scratch = {{PageId(1), 3 * kMiB, "scratch"}};
-  store->add_scratch(scratch);
-  write_pages(*store, scratch, 1);
-  std::fstream file(folder_ / "b" / "scratch", std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(kMiB);
-  file.put('x').put('y').flush();
-  ASSERT_TRUE(file.good());
-  try {
-    expect_pages(*store, scratch, 1);
-    FAIL() << "other bytes passed for what was written";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("/b/scratch"), HasSubstr("checksum")));
-  }
 }
 
 TEST_P(PageStoreTest, checksums_given_by_the_caller_are_those_of_the_blocks) {
@@ -346,42 +210,8 @@ TEST_P(PageStoreTest, misuse_is_refused) {
   EXPECT_THROW(store->commit(Version(1), {}), Error);  // not above the last version
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Engines, PageStoreTest,
-    ::testing::Values(Subject{"uring", [] { return PageStoreOptions{}; }},
-                      Subject{"uring_in_small_pieces_flushing_early",
-                              [] {
-                                PageStoreOptions options;
-                                options.engine.piece_bytes = PageStore::kBlockBytes;
-                                options.engine.depth = 3;
-                                options.flush_every_bytes = kMiB;
-                                return options;
-                              }},
-                      Subject{"threads",
-                              [] {
-                                PageStoreOptions options;
-                                options.engine.driver = DriverKind::threads;
-                                return options;
-                              }},
-                      Subject{"page_cache",
-                              [] {
-                                PageStoreOptions options;
-                                options.engine.direct = false;
-                                return options;
-                              }},
-                      Subject{"memory",
-                              [] {
-                                return on_memory(std::make_shared<MemoryDisk>(MemoryDiskOptions{}));
-                              }},
-                      Subject{"memory_short_and_slow",
-                              [] {
-                                return on_memory(std::make_shared<MemoryDisk>(
-                                    MemoryDiskOptions{.seed = 5,
-                                                      .short_probability = 0.3,
-                                                      .passing_probability = 0.1,
-                                                      .delay_max = 4}));
-                              }}),
-    [](const auto& subject) { return subject.param.name; });
+INSTANTIATE_TEST_SUITE_P(Engines, PageStoreTest, ::testing::ValuesIn(subjects()),
+                         [](const auto& subject) { return subject.param.name; });
 
 }  // namespace
 }  // namespace terrace::io

@@ -56,4 +56,25 @@ class SmallFileSystem {
   bool mounted_ = false;
 };
 
+/// A file system of `bytes` in memory over the folder, as long as this lives; `mounted` says
+/// whether it could be made (it takes root).
+class SmallMemory {
+ public:
+  SmallMemory(const std::filesystem::path& folder, std::uint64_t bytes)
+      : folder_(folder),
+        mounted_(::mount("none", folder.c_str(), "tmpfs", 0,
+                         ("size=" + std::to_string(bytes)).c_str()) == 0) {}
+  ~SmallMemory() {
+    if (mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+  SmallMemory(const SmallMemory&) = delete;
+  SmallMemory& operator=(const SmallMemory&) = delete;
+
+  [[nodiscard]] bool mounted() const { return mounted_; }
+
+ private:
+  std::filesystem::path folder_;
+  bool mounted_;
+};
+
 }  // namespace terrace::testing

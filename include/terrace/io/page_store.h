@@ -76,8 +76,8 @@ struct ChannelOptions {
 /// manifest keeps and every read verifies.
 ///
 /// Scratch pages beside them are of the process alone: one extent each in a file `scratch` in each
-/// folder, no manifest knows of them, no commit keeps them or waits for them, and an open removes
-/// what a dead run left of them. Their reads are verified too.
+/// folder, in no manifest and no commit. They go with this object, and an open removes what a run
+/// that was killed left of them. Their reads are verified too.
 ///
 /// Large pages are cut over all folders in proportion to their weights; a page below 2 MiB lies on
 /// one.
@@ -117,8 +117,9 @@ class PageStore {
                                                   const PageStoreOptions& options);
   [[nodiscard]] static std::uint64_t scratch_bytes_needed(std::span<const PageSpec> pages);
 
-  /// Makes scratch pages, with nothing written, and reserves their space; once, before the first
-  /// channel is opened. Ids are distinct from those of all pages. Errors: as `create`.
+  /// Makes scratch pages, with nothing written, and reserves their space, in the shares of the
+  /// pages as far as each folder has room; once, while no channel is open. Ids are distinct from
+  /// those of all pages. Errors: as `create`.
   void add_scratch(std::span<const PageSpec> pages);
 
   /// Those that a commit keeps, in the order of creation.
@@ -187,6 +188,7 @@ class PageStore {
   std::vector<double> weights_;         ///< of the folders
   std::unique_ptr<PageTable> table_;    ///< of what a commit keeps
   std::unique_ptr<PageTable> scratch_;  ///< null: there is none
+  std::atomic<int> channels_{0};        ///< that are open
   std::unique_ptr<Engine> engine_;      ///< for flushes and the manifest; under commit_mutex_
   std::unique_ptr<Manifest> manifest_;
   mutable std::mutex commit_mutex_;
