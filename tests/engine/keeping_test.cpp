@@ -156,6 +156,22 @@ TEST_F(KeepingTest, what_a_store_cannot_be_given_is_refused_by_a_dry_run_and_it_
   expect_goes_on(settings, 3);
 }
 
+TEST_F(KeepingTest, inputs_of_blocks_do_not_stay_on_the_drive_when_a_run_stops) {
+  Settings settings = on_disk();
+  settings.placement.activations.device = Placement::nvme;
+  bool was_there = false;
+  const Result stopped = train_run(settings, [&](const std::string& line, auto& signal) {
+    if (line.find("step 3: validation loss") == std::string::npos) return;
+    was_there = fs::exists(store() / "scratch");
+    signal = SIGTERM;
+  });
+  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  EXPECT_TRUE(was_there);
+  EXPECT_FALSE(fs::exists(store() / "scratch"));
+  EXPECT_TRUE(fs::exists(store() / "pages"));
+  expect_goes_on(settings, 3);
+}
+
 TEST_F(KeepingTest, a_resumed_store_keeps_what_was_logged_before) {
   Settings settings = on_disk();
   settings.cadence.save_steps = 2;
