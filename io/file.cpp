@@ -44,8 +44,9 @@ void write_all(int descriptor, const std::filesystem::path& path, std::uint64_t 
 }
 
 void sync_file(int descriptor, const std::filesystem::path& path) {
-  require(::fsync(descriptor) == 0, ErrorKind::io, "cannot make {} durable: fsync failed with {}",
-          path.native(), errno_name(errno));
+  const bool synced = ::fsync(descriptor) == 0;  // Before errno is read.
+  require(synced, ErrorKind::io, "cannot make {} durable: fsync failed with {}", path.native(),
+          errno_name(errno));
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -54,8 +55,8 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 struct stat status_of(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
-  require(::fstat(file.get(), &status) == 0, ErrorKind::io, "cannot stat {}: {}", path.native(),
-          errno_name(errno));
+  const bool found = ::fstat(file.get(), &status) == 0;
+  require(found, ErrorKind::io, "cannot stat {}: {}", path.native(), errno_name(errno));
   return status;
 }
 
@@ -135,6 +136,9 @@ OutputFile::OutputFile(std::filesystem::path path, OutputFileOptions options)
       written_(path_),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(options.buffer_bytes)),
       capacity_(options.buffer_bytes) {
+  std::error_code ignored;
+  require(!std::filesystem::is_directory(path_, ignored), ErrorKind::io, "cannot create {}: {}",
+          path_.string(), errno_name(EISDIR));
   const int how = O_WRONLY | O_CREAT | O_CLOEXEC | (options.atomic ? O_EXCL : O_TRUNC);
   for (int attempt = 0; attempt < kNamesMax; ++attempt) {
     if (options.atomic) written_ = temporary_name(path_, attempt);
@@ -194,14 +198,15 @@ void sync_folder(const std::filesystem::path& folder) {
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open the folder {}: {}",
           folder.string(), errno_name(errno));
   // Some network file systems cannot sync a folder and say so with EINVAL; there is no more to do.
-  require(::fsync(descriptor.get()) == 0 || errno == EINVAL, ErrorKind::io,
-          "cannot make the folder {} durable: fsync failed with {}", folder.string(),
-          errno_name(errno));
+  const bool synced = ::fsync(descriptor.get()) == 0 || errno == EINVAL;
+  require(synced, ErrorKind::io, "cannot make the folder {} durable: fsync failed with {}",
+          folder.string(), errno_name(errno));
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  require(::rename(from.c_str(), to.c_str()) == 0, ErrorKind::io, "cannot rename {} to {}: {}",
-          from.string(), to.string(), errno_name(errno));
+  const bool renamed = ::rename(from.c_str(), to.c_str()) == 0;
+  require(renamed, ErrorKind::io, "cannot rename {} to {}: {}", from.string(), to.string(),
+          errno_name(errno));
   sync_folder(folder_of(to));
   if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
 }

@@ -112,8 +112,8 @@ void FileTable::use_page_cache(FileId file) {
 
 std::uint64_t FileTable::size_of(FileId file) const {
   struct stat status {};
-  require(::fstat(descriptor(file), &status) == 0, ErrorKind::io, "cannot stat {}: {}",
-          at(file).path.native(), errno_name(errno));
+  const bool found = ::fstat(descriptor(file), &status) == 0;
+  require(found, ErrorKind::io, "cannot stat {}: {}", at(file).path.native(), errno_name(errno));
   return static_cast<std::uint64_t>(status.st_size);
 }
 

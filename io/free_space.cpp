@@ -18,8 +18,9 @@ namespace {
 
 dev_t device_of(const std::filesystem::path& folder) {
   struct stat status {};
-  require(::stat(folder.c_str(), &status) == 0, ErrorKind::io, "cannot stat the folder {}: {}",
-          folder.string(), errno_name(errno));
+  const bool found = ::stat(folder.c_str(), &status) == 0;  // Before errno is read.
+  require(found, ErrorKind::io, "cannot stat the folder {}: {}", folder.string(),
+          errno_name(errno));
   return status.st_dev;
 }
 
@@ -27,8 +28,9 @@ dev_t device_of(const std::filesystem::path& folder) {
 
 std::uint64_t free_bytes(const std::filesystem::path& folder) {
   struct statvfs found {};
-  require(::statvfs(folder.c_str(), &found) == 0, ErrorKind::io,
-          "cannot ask for the free space of {}: {}", folder.string(), errno_name(errno));
+  const bool answered = ::statvfs(folder.c_str(), &found) == 0;
+  require(answered, ErrorKind::io, "cannot ask for the free space of {}: {}", folder.string(),
+          errno_name(errno));
   return static_cast<std::uint64_t>(found.f_bavail) * found.f_frsize;
 }
 
@@ -59,7 +61,8 @@ void require_writable_folder(const std::filesystem::path& folder) {
           "the folder {} does not exist; create it, or name another", folder.string());
   require(std::filesystem::is_directory(status), ErrorKind::usage, "{} is no folder",
           folder.string());
-  require(::access(folder.c_str(), W_OK | X_OK) == 0, ErrorKind::io,
+  const bool writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
+  require(writable, ErrorKind::io,
           "the folder {} cannot be written to: {}; change its rights, or name another",
           folder.string(), errno_name(errno));
 }

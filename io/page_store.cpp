@@ -30,8 +30,8 @@ using DataHeader = std::array<std::uint64_t, 3>;
 
 std::uint64_t new_identity() {
   std::uint64_t identity = 0;
-  require(::getrandom(&identity, sizeof(identity), 0) == sizeof(identity), ErrorKind::io,
-          "cannot draw a random number: {}", errno_name(errno));
+  const bool drawn = ::getrandom(&identity, sizeof(identity), 0) == sizeof(identity);
+  require(drawn, ErrorKind::io, "cannot draw a random number: {}", errno_name(errno));
   return identity;
 }
 

@@ -124,8 +124,9 @@ RunFolder RunFolder::create(std::span<const fs::path> bases, const RunFolderOpti
       continue;
     }
     for (const fs::path& path : folder.paths_) {
-      require(::mkdir(path.c_str(), 0777) == 0, ErrorKind::io, "cannot create the folder {}: {}",
-              path.string(), errno_name(errno));
+      const bool made = ::mkdir(path.c_str(), 0777) == 0;
+      require(made, ErrorKind::io, "cannot create the folder {}: {}", path.string(),
+              errno_name(errno));
     }
     folder.lock(options);
     return folder;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <vector>
 
@@ -77,6 +78,22 @@ TEST(OutputFile, names_the_path_when_the_folder_is_missing) {
   const Error error = error_of([&] { OutputFile file(folder / "none/a"); });
   EXPECT_EQ(error.kind(), ErrorKind::io);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("none/a"), HasSubstr("ENOENT")));
+}
+
+TEST(OutputFile, a_folder_of_its_name_is_found_before_anything_is_written) {
+  const TemporaryFolder folder;
+  const Error error = error_of([&] { OutputFile file(folder.path()); });
+  EXPECT_EQ(error.kind(), ErrorKind::io);
+  EXPECT_THAT(error.what(), HasSubstr("EISDIR"));
+}
+
+TEST(RenameDurably, names_the_errno_of_its_own_call) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "full" / "inner");
+  std::filesystem::create_directory(folder / "empty");
+  errno = EPIPE;  // An earlier call's.
+  const Error error = error_of([&] { rename_durably(folder / "empty", folder / "full"); });
+  EXPECT_THAT(error.what(), HasSubstr("ENOTEMPTY"));
 }
 
 TEST(OutputFile, continues_past_what_one_system_call_moves) {
