@@ -81,6 +81,7 @@ void add_settings(engine::OptionTable& table, engine::Settings& settings,
     require(entry != nullptr, ErrorKind::internal, "no option --{}", flag);
     engine::Option option = entry->option;
     option.keys.clear();  // these commands read no configuration file
+    if (flag == "model") option.help = "model folder, checkpoint or output folder of a run";
     table.add(std::move(option));
   }
 }

@@ -46,7 +46,8 @@ int dispatch(Context& context, const CommandGroup& group, const Arguments& argum
 [[nodiscard]] bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
                          const Arguments& arguments);
 
-/// Adds the options of `train` whose first flags are named: what they mean is said once.
+/// Adds the options of `train` whose first flags are named: what they mean is said once. A model
+/// has to have weights, which a preset has not.
 void add_settings(engine::OptionTable& table, engine::Settings& settings,
                   std::span<const std::string_view> flags);
 

@@ -46,20 +46,27 @@ std::optional<bool> boolean_in(std::string_view text) {
   return std::nullopt;
 }
 
-/// Items between commas; one pair of brackets around them is taken off.
+/// Items between commas, empty ones too; one pair of brackets around them is taken off.
 std::vector<std::string> items_in(std::string_view text) {
   if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
     text = text.substr(1, text.size() - 2);
   }
   std::vector<std::string> items;
-  while (!text.empty()) {
-    const auto comma = std::min(text.find(','), text.size());
-    std::string_view item = text.substr(0, comma);
+  for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const auto comma = std::min(text.find(',', begin), text.size());
+    std::string_view item = text.substr(begin, comma - begin);
     while (item.starts_with(' ') || item.starts_with('"')) item.remove_prefix(1);
     while (item.ends_with(' ') || item.ends_with('"')) item.remove_suffix(1);
-    if (!item.empty()) items.emplace_back(item);
-    text.remove_prefix(std::min(comma + 1, text.size()));
+    items.emplace_back(item);
+    begin = comma + 1;
   }
+  return items;
+}
+
+std::vector<std::string> listed(std::string_view text, const std::string& what) {
+  std::vector<std::string> items = items_in(text);
+  require(std::ranges::find(items, "") == items.end(), ErrorKind::usage,
+          "{} is \"{}\", which has an empty item: take out the comma that is too many", what, text);
   return items;
 }
 
@@ -277,7 +284,7 @@ OptionValue parse_text(const Field& field, std::string_view text, const std::str
       value = numbers_in(text);
       break;
     case OptionType::list:
-      value = field.split_commas ? items_in(text) : std::vector<std::string>{std::string(text)};
+      value = field.split_commas ? listed(text, what) : std::vector{std::string(text)};
       break;
     case OptionType::text:
     case OptionType::size:

@@ -44,13 +44,11 @@ struct LoadedModel {
 };
 
 RunSetup set_up_with_weights(const Settings& settings, Log& log) {
-  RunSetup setup = set_up(settings, log);
-  require(
-      !setup.source.is_preset(), ErrorKind::usage,
-      "--model is the preset {}, which has no weights: give a model folder, a checkpoint or the "
-      "output folder of a run",
-      setup.source.name);
-  return setup;
+  require(names_folder(settings.model), ErrorKind::usage,
+          "--model is {}, which is no folder, and a preset has no weights: give a model folder, a "
+          "checkpoint or the output folder of a run",
+          settings.model);
+  return set_up(settings, log);
 }
 
 /// The plan of forwards alone, the model's parameters on the device. Errors: does_not_fit, naming

@@ -15,11 +15,14 @@ void log_remarks(std::span<const checkpoint::Remark> remarks, Log& log) {
 
 }  // namespace
 
+bool names_folder(const std::string& name) {
+  return name.find('/') != std::string::npos || fs::exists(name);
+}
+
 ModelSource find_model(const std::string& name, Log& log) {
   ModelSource source;
   source.name = name;
-  const bool looks_like_path = name.find('/') != std::string::npos || fs::exists(name);
-  if (!looks_like_path) {
+  if (!names_folder(name)) {
     const model::Preset& preset = model::preset(name);
     source.config = preset.config;
     source.learning_rate = preset.learning_rate;

@@ -24,8 +24,8 @@ void check_range(const Option& option, const OptionValue& value, const std::stri
   const std::string range = option.maximum == std::numeric_limits<double>::infinity()
                                 ? fmt::format("at least {}", option.minimum)
                                 : fmt::format("between {} and {}", option.minimum, option.maximum);
-  fail(ErrorKind::usage, "{} is {}, but must be {}{}{}", what, to_text(value), range,
-       option.unit.empty() ? "" : " ", option.unit);
+  fail(ErrorKind::usage, "{} is {}, but must be {}{}", what, to_text(value), range,
+       option.unit.empty() ? "" : fmt::format(" (in {})", option.unit));
 }
 
 std::string canonical_word(const Field& field, const std::string& word, const std::string& what) {

@@ -159,6 +159,10 @@ class Reader {
 OptionValue value_of(const Given& given) {
   const Field& target = given.entry->option.field;
   if (target.type == OptionType::boolean && given.values.empty()) return !given.negated;
+  for (const std::string& text : given.values) {
+    require(!text.empty() || given.entry->option.may_be_empty, ErrorKind::usage,
+            "{} is given an empty value: write what is meant, or leave it out", given.shown);
+  }
   if (target.type != OptionType::list) {
     return parse_text(target, given.values.front(), given.shown);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -136,9 +137,21 @@ class Walker {
     keys_.insert(entry.option.keys.front());
     if (leaves_default(field, node)) return;
     const auto value = value_of(field, node);
-    require(value.has_value(), ErrorKind::usage, "{} is {}, but must be {}{}", origin,
-            node.describe(), expectation(field), hint(field, node));
+    require(value.has_value(), ErrorKind::usage, "{} {}, but must be {}{}", origin,
+            finding(field, node), expectation(field), hint(field, node));
     table_.assign(entry, *value, Source::file, origin);
+  }
+
+  /// "is null", or of a list of what it should be the item that is wrong: "holds null".
+  static std::string finding(const Field& field, const JsonNode& node) {
+    for (const JsonNode& item : node.items) {
+      const bool numbers = field.type == OptionType::numbers && !number_of(item);
+      const bool texts = field.type == OptionType::list && !string_of(item);
+      if (node.kind == Kind::array && (numbers || texts)) {
+        return fmt::format("holds {}", item.describe());
+      }
+    }
+    return fmt::format("is {}", node.describe());
   }
 
   static std::string hint(const Field& field, const JsonNode& node) {
@@ -224,6 +237,9 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
 }
 
 std::set<std::string> read_keys(OptionTable& table, const std::string& path) {
+  std::error_code ignored;
+  require(!std::filesystem::is_directory(path, ignored), ErrorKind::usage,
+          "{} is a folder: give a JSON file", path);
   std::ifstream file(path, std::ios::binary);
   require(file.good(), ErrorKind::usage, "{}: cannot be read: give an existing JSON file", path);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -1,14 +1,17 @@
 #include "output_folder.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/io/file.h"
+#include "terrace/io/free_space.h"
 
 namespace terrace::engine {
 namespace {
@@ -28,6 +31,17 @@ bool holds_nothing(const fs::path& folder) {
 bool is_below(const fs::path& path, const fs::path& folder) {
   const fs::path relative = plain_path(path).lexically_relative(plain_path(folder));
   return !relative.empty() && *relative.begin() != "..";
+}
+
+/// Checks what is there on the way to a folder that is not.
+void require_place(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path there = plain_path(folder);
+  while (there.has_relative_path() && !fs::exists(there, ignored)) there = there.parent_path();
+  require(fs::is_directory(there, ignored), ErrorKind::usage,
+          "--output names {}, but {} is a file: name another folder", folder.string(),
+          there.string());
+  io::require_writable_folder(there);
 }
 
 std::uint64_t bytes_of(const fs::path& path) {
@@ -55,7 +69,10 @@ OutputFolder::OutputFolder(const OutputSettings& settings, Log& log)
       resumes_(!settings.resume.empty()),
       overwrites_(settings.overwrite),
       log_(log) {
-  if (!fs::exists(path_)) return;
+  if (!fs::exists(path_)) {
+    require_place(path_);
+    return;
+  }
   require(fs::is_directory(path_), ErrorKind::usage,
           "--output names {}, which is a file: name a folder, which is made if it is not there",
           path_.string());
@@ -63,6 +80,7 @@ OutputFolder::OutputFolder(const OutputSettings& settings, Log& log)
           "the output folder {} is not empty: give --resume auto to go on with what is there, "
           "--overwrite_output_dir to start anew, or another --output",
           path_.string());
+  io::require_writable_folder(path_);
   if (settings.dry_run) return;
   lock();
   const std::size_t removed = checkpoint::remove_unfinished(path_) + io::remove_temporaries(path_);
@@ -116,6 +134,22 @@ void OutputFolder::require_kept(const fs::path& source) const {
             "--output, or --resume auto to go on in {}",
             path.string(), path_.string());
   }
+}
+
+void OutputFolder::require_place_of_trace(const fs::path& file) const {
+  if (file.empty()) return;
+  std::error_code ignored;
+  require(!fs::is_directory(file, ignored), ErrorKind::usage,
+          "--trace names {}, which is a folder: name a file", file.string());
+  if (fs::exists(file, ignored)) {
+    const bool writable = ::access(file.c_str(), W_OK) == 0;
+    require(writable, ErrorKind::io, "cannot write the trace to {}: {}", file.string(),
+            errno_name(errno));
+    return;
+  }
+  const fs::path folder = plain_path(file).parent_path();
+  if (!fs::exists(folder, ignored) && is_below(path_, folder)) return;
+  io::require_writable_folder(folder);
 }
 
 std::uint64_t OutputFolder::bytes_to_clear() const {

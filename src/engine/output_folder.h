@@ -17,8 +17,9 @@ namespace terrace::engine {
 class OutputFolder {
  public:
   /// Looks at the folder. Where it is there, takes its lock and clears up after saves that a kill
-  /// cut short; a dry run does neither. Errors: `usage` when it is a file, belongs to a run that is
-  /// live, or holds something that the settings say nothing of; `io`.
+  /// cut short; a dry run does neither. Errors: `usage` when it or what it is to lie in is a file,
+  /// when it belongs to a run that is live, or holds something that the settings say nothing of;
+  /// `io`, also when it cannot be written to.
   OutputFolder(const OutputSettings& settings, Log& log);
   /// Lets the lock go.
   ~OutputFolder();
@@ -29,6 +30,9 @@ class OutputFolder {
 
   /// Refuses what the run reads from where `clear` would delete it. Errors: `usage`.
   void require_kept(const std::filesystem::path& source) const;
+  /// Refuses a file, "" for none, that is to be written at the run's end and cannot be; a folder
+  /// that is not there may be one that `make` makes. Errors: `usage`, `io`.
+  void require_place_of_trace(const std::filesystem::path& file) const;
   /// Bytes that `clear` will give back, and a `--swap` that the run in it was given, if any.
   [[nodiscard]] std::uint64_t bytes_to_clear() const;
   [[nodiscard]] std::vector<std::filesystem::path> swap_of_last_run() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "output_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/engine/options.h"
 #include "terrace/io/page_store.h"
@@ -64,6 +65,14 @@ void check_lengths(const Settings& settings) {
           "resume continues what overwrite_output_dir would remove: keep one of the two");
 }
 
+/// The first in the range that is `folder`, by whatever name; else `end`.
+template <class Iterator>
+Iterator find_folder(Iterator begin, Iterator end, const std::string& folder) {
+  return std::find_if(begin, end, [&](const std::string& other) {
+    return other == folder || plain_path(other) == plain_path(folder);
+  });
+}
+
 void check_placement(const PlacementSettings& placement) {
   for (const auto& [flag, offload] : {std::pair("offload_optimizer", &placement.optimizer),
                                       std::pair("offload_param", &placement.parameters),
@@ -78,8 +87,9 @@ void check_placement(const PlacementSettings& placement) {
       "checksum covers that much",
       block);
   for (auto folder = placement.swap.begin(); folder != placement.swap.end(); ++folder) {
-    require(std::find(placement.swap.begin(), folder, *folder) == folder, ErrorKind::usage,
-            "swap names {} twice: name each folder once", *folder);
+    const auto first = find_folder(placement.swap.begin(), folder, *folder);
+    require(first == folder, ErrorKind::usage, "swap names {} twice{}: name each folder once",
+            *first, *first == *folder ? "" : fmt::format(", the second time as {}", *folder));
   }
 }
 
@@ -90,7 +100,7 @@ void gather_swap_folders(PlacementSettings& placement) {
     if (offload->device != Placement::nvme && offload->device != Placement::automatic) continue;
     for (const std::string& folder : offload->nvme_path) {
       auto& swap = placement.swap;
-      if (std::find(swap.begin(), swap.end(), folder) == swap.end()) swap.push_back(folder);
+      if (find_folder(swap.begin(), swap.end(), folder) == swap.end()) swap.push_back(folder);
     }
   }
 }

@@ -39,6 +39,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
   settings_.numerics.dtype = setup_.dtype;
   resolve_batch(settings_.batch, 1);
   output_.require_kept(setup_.source.folder);
+  output_.require_place_of_trace(settings_.output.trace);
   prepare_data();
   prepare_beginning();
   prepare_plan();

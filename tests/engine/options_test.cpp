@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
 #include "engine/parse.h"
@@ -68,6 +69,9 @@ TEST(File, a_value_of_another_type_is_refused) {
   EXPECT_THAT(file_error("{\"optimizer\": \"AdamW\"}"), HasSubstr("is a section"));
   EXPECT_THAT(file_error("{\"seed\": {}}"), HasSubstr("is an object, but must be an integer"));
   EXPECT_THAT(file_error("[1]"), HasSubstr("a list"));
+  EXPECT_THAT(file_error("{\"optimizer\":{\"params\":{\"betas\": [0.9, \"x\"]}}}"),
+              HasSubstr("betas holds the string \"x\", but must be a list of numbers"));
+  EXPECT_THAT(file_error("{\"swap\": [1]}"), HasSubstr("swap holds the number 1"));
 }
 
 TEST(File, the_line_is_that_of_the_key_whatever_follows_the_value) {
@@ -129,6 +133,26 @@ TEST(Flags, an_unknown_flag_is_refused_with_the_nearest_name) {
   EXPECT_THAT(flag_error({"--max_steps", "ten"}), HasSubstr("must be an integer"));
   EXPECT_THAT(flag_error({"--device", "cdua"}), HasSubstr("\"cuda\""));
   EXPECT_THAT(flag_error({"--validation_fraction", "0.9"}), HasSubstr("between 0 and 0.5"));
+}
+
+TEST(Flags, an_empty_value_is_refused_where_it_would_mean_that_nothing_was_given) {
+  EXPECT_THAT(flag_error({"--resume", ""}), AllOf(HasSubstr("--resume"), HasSubstr("empty")));
+  EXPECT_THAT(flag_error({"--trace="}), AllOf(HasSubstr("--trace"), HasSubstr("empty")));
+  EXPECT_THAT(flag_error({"--data", "a", ""}), AllOf(HasSubstr("--data"), HasSubstr("empty")));
+  EXPECT_THAT(flag_error({"--swap", "a,,"}), AllOf(HasSubstr("a,,"), HasSubstr("empty")));
+  EXPECT_EQ(parse({"--set", "resume="}).settings.output.resume, "");
+  std::string prompt = "x";
+  OptionTable table;
+  table.add({.flags = {"prompt"}, .field = field(prompt), .may_be_empty = true});
+  parse_command_line(table, {"--prompt", ""});
+  EXPECT_EQ(prompt, "");
+}
+
+TEST(Files, a_folder_is_no_configuration) {
+  const std::string folder = std::filesystem::temp_directory_path();
+  for (const char* flag : {"--config", "--deepspeed"}) {
+    EXPECT_THAT(flag_error({flag, folder}), HasSubstr("is a folder"));
+  }
 }
 
 TEST(Flags, flags_of_the_trainer_that_are_not_ours_are_listed_or_refused) {

@@ -67,6 +67,26 @@ TEST_F(OutputTest, a_dry_run_leaves_nothing) {
   EXPECT_TRUE(fs::is_empty(folder_ / "swap"));
 }
 
+TEST_F(OutputTest, a_place_that_cannot_be_written_is_found_before_anything_is_done) {
+  write(folder_ / "file", "mine");
+  Settings settings = this->settings("file/run");
+  settings.output.dry_run = true;
+  Result result = train_run(settings);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("file/run"), HasSubstr("is a file")));
+  settings.output.folder = folder_ / "run";
+  for (const fs::path& bad :
+       {folder_ / "swap", folder_ / "none" / "trace.json", folder_ / "run" / "none" / "x"}) {
+    settings.output.trace = bad;
+    result = train_run(settings);
+    EXPECT_EQ(result.code, 2) << bad;
+    EXPECT_THAT(result.error, HasSubstr(bad == folder_ / "swap" ? "swap" : "none"));
+  }
+  settings.output.trace = folder_ / "run" / "trace.json";  // In a folder that the run makes.
+  result = train_run(settings);
+  EXPECT_EQ(result.code, 0) << result.error;
+}
+
 TEST_F(OutputTest, each_row_of_the_metrics_has_every_key_and_the_plans_bytes) {
   Settings settings = this->settings("run");
   settings.placement.optimizer.device = Placement::nvme;

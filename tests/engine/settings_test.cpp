@@ -53,12 +53,16 @@ TEST(Finalize, refuses_what_contradicts_or_cannot_be) {
                 AllOf(HasSubstr(std::string(flag) + " is nvme"), HasSubstr("--swap DIR")));
   }
   EXPECT_THAT(error({"--swap", "/a,/b,/a"}), HasSubstr("/a twice"));
+  for (const char* name : {"./a", "a/", "b/../a"}) {
+    EXPECT_THAT(error({"--swap", std::string("a,") + name}),
+                AllOf(HasSubstr("a twice"), HasSubstr(name)));
+  }
   EXPECT_THAT(error({"--set", "aio.block_size=131072"}), HasSubstr("262144"));
 }
 
 TEST(Finalize, gathers_the_folders_of_the_page_store_once) {
   Settings settings = parse({"--set", "zero_optimization.offload_optimizer.nvme_path=/a",
-                             "zero_optimization.offload_param.nvme_path=/b,/a",
+                             "zero_optimization.offload_param.nvme_path=/b,/a/",
                              "zero_optimization.offload_optimizer.device=nvme"})
                           .settings;
   finalize(settings);

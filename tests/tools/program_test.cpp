@@ -142,6 +142,13 @@ TEST(Program, wrong_usage_is_one_sentence_and_exit_code_2) {
   expect_one_sentence(run({"--model", "tiny"}), 2);
   expect_one_sentence(run({"train", "--config", "/nowhere.json"}), 2);
   expect_one_sentence(run({"swap", "list", "/tmp"}), 2);
+  for (const char* model : {"missing", "tiny"}) {
+    const Result preset = run({"generate", "--model", model, "--prompt", ""});
+    expect_one_sentence(preset, 2);
+    EXPECT_THAT(preset.err, AllOf(HasSubstr("give a model folder"), HasSubstr("no weights"),
+                                  Not(HasSubstr("llama"))));
+  }
+  EXPECT_THAT(run({"evaluate", "--help"}).out, Not(HasSubstr("preset")));
 }
 
 TEST(Program, plans_a_preset_without_touching_weights_or_disks) {
@@ -209,6 +216,9 @@ TEST(Program, a_profile_that_cannot_be_written_or_read_is_refused_first) {
   const Result written = run({"bench", "all", "--profile", "/nowhere/node.json"});
   expect_one_sentence(written, 5);
   EXPECT_THAT(written.err, AllOf(HasSubstr("/nowhere/node.json"), Not(HasSubstr("measuring"))));
+  const Result folder = run({"bench", "all", "--profile", "/tmp"});
+  expect_one_sentence(folder, 5);
+  EXPECT_THAT(folder.err, AllOf(HasSubstr("EISDIR"), Not(HasSubstr("measuring"))));
   const Result read =
       run({"plan", "--model", "llama-70b", "--host_memory", "1M", "--profile", "h2"});
   expect_one_sentence(read, 2);

@@ -31,6 +31,9 @@ struct ModelSource {
   [[nodiscard]] checkpoint::ModelDescription description(DType dtype) const;
 };
 
+/// Whether the name is that of a folder, there or not, and not a preset's.
+[[nodiscard]] bool names_folder(const std::string& name);
+
 /// Finds the model. A name without a slash that is no folder is a preset's.
 /// Errors: usage for an unknown preset (naming the known ones), data for a folder that is no model.
 [[nodiscard]] ModelSource find_model(const std::string& name, Log& log);
