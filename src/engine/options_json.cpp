@@ -226,6 +226,11 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
         section.empty() ? "at the top level" : fmt::format("under \"{}\"", section);
     return fmt::format("unknown key here: \"{}\" belongs {}", name, place);
   }
+  for (const auto& entry : table.entries()) {
+    const Option& option = entry.option;
+    if (option.keys.empty() || std::ranges::find(option.flags, key) == option.flags.end()) continue;
+    return fmt::format("unknown key: it is a flag, whose key is \"{}\"", option.keys.front());
+  }
   std::string near = did_you_mean(name, siblings);
   if (near.empty()) near = did_you_mean(key, all);
   const bool has_flags = std::ranges::any_of(

@@ -45,6 +45,11 @@ TEST(File, a_key_at_the_wrong_level_is_told_where_it_belongs) {
               HasSubstr("belongs under \"zero_optimization\""));
 }
 
+TEST(File, a_flag_in_the_place_of_a_key_is_told_its_key) {
+  EXPECT_THAT(file_error("{\"max_grad_norm\": 1}"), HasSubstr("\"gradient_clipping\""));
+  EXPECT_THAT(flag_error({"--set", "max_grad_norm=1"}), HasSubstr("\"gradient_clipping\""));
+}
+
 TEST(File, a_repeated_key_is_refused_with_both_lines) {
   EXPECT_THAT(file_error("{\n\"seed\": 1,\n\"max_steps\": 3,\n\"seed\": 2}"),
               AllOf(HasSubstr("line 4"), HasSubstr("\"seed\" is given twice (first in line 2)")));
