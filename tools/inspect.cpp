@@ -16,9 +16,10 @@ int run_inspect(Context& context, const Arguments& arguments) {
              .positional = true,
              .required = true});
   table.group("Options");
-  table.add({.flags = {"verify"},
-             .field = engine::field(options.verify),
-             .help = "verify the checksum of every byte of a checkpoint"});
+  table.add(
+      {.flags = {"verify"},
+       .field = engine::field(options.verify),
+       .help = "verify the checksum of every byte of a checkpoint, or of all in an output folder"});
   table.add({.flags = {"json"},
              .field = engine::field(json),
              .help = "write one JSON object, with every tensor"});

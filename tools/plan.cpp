@@ -311,7 +311,15 @@ int run_plan(Context& context, const Arguments& arguments) {
   if (!settings.optimizer.learning_rate) {
     settings.optimizer.learning_rate = setup.source.learning_rate;
   }
-  const engine::ChosenPlan chosen = engine::choose_plan(settings, *setup.model, *setup.layout);
+  engine::PlanBasis basis;
+  if (profile && profile->device_memory_bytes) {
+    basis.device_is_ram = false;
+    const auto own = static_cast<std::uint64_t>(*profile->device_memory_bytes);
+    std::optional<engine::Budget>& budget = settings.placement.device_memory;
+    budget = engine::Budget{budget.value_or(engine::Budget{.percent = 90}).of(own)};
+  }
+  const engine::ChosenPlan chosen =
+      engine::choose_plan(settings, *setup.model, *setup.layout, basis);
   PlanReport report{settings, setup, chosen};
   report.rated_writes = rated_writes;
   if (profile) {

@@ -140,8 +140,16 @@ Json describe_checkpoint(const std::filesystem::path& folder, const InspectOptio
   return json;
 }
 
-Json describe_output(const std::filesystem::path& folder, const CheckpointList& list) {
+Json describe_output(const std::filesystem::path& folder, const CheckpointList& list,
+                     const InspectOptions& options) {
   Json json = begin("output folder", folder);
+  if (options.verify) {
+    if (!list.broken.empty()) fail(ErrorKind::corrupt, "{}", list.broken.front().fault);
+    for (const CheckpointEntry& entry : list.complete) {
+      TrainingCheckpoint(entry.folder).verify(options.progress);
+    }
+    json["checked"] = "every checksum";
+  }
   json["final_model"] = has_model(folder);
   Json complete = Json::array();
   for (const CheckpointEntry& entry : list.complete) {
@@ -205,18 +213,26 @@ Json describe(const std::filesystem::path& path, const InspectOptions& options) 
           "{} does not exist; a safetensors file, checkpoint, model folder, output folder or page "
           "store was expected",
           path.string());
+  auto without_checksums = [&](Json described) {
+    require(!options.verify, ErrorKind::usage,
+            "{} is a {}, which has no checksums to verify; a checkpoint, or an output folder that "
+            "has some, was expected",
+            path.string(), described["kind"].get<std::string>());
+    return described;
+  };
   if (!std::filesystem::is_directory(path)) {
     require(path.extension() == ".safetensors", ErrorKind::data,
             "{} is no .safetensors file; give one, or a folder", path.string());
-    return describe_file(path);
+    return without_checksums(describe_file(path));
   }
   if (is_there(path / kMarkerName)) return describe_checkpoint(path, options);
-  if (is_there(path / "manifest") && is_there(path / "pages")) return describe_store(path);
+  if (is_there(path / "manifest") && is_there(path / "pages"))
+    return without_checksums(describe_store(path));
   const CheckpointList list = list_checkpoints(path);
   const bool has_checkpoints =
       !list.complete.empty() || !list.broken.empty() || !list.unfinished.empty();
-  if (has_checkpoints) return describe_output(path, list);
-  return describe_model(resolve_model_folder(path).folder);
+  if (has_checkpoints) return describe_output(path, list, options);
+  return without_checksums(describe_model(resolve_model_folder(path).folder));
 }
 
 }  // namespace

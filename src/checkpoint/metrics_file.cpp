@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <fstream>
+#include <optional>
 #include <string>
 
 #include "json.h"
@@ -7,15 +10,29 @@
 namespace terrace::checkpoint {
 namespace {
 
+std::optional<std::int64_t> step_of(const Json& row) {
+  const auto step = row.find("step");
+  if (step == row.end() || !step->is_number()) return std::nullopt;
+  return step->get<std::int64_t>();
+}
+
 /// Whether a line stays: an object without a later step. A line that a kill cut short is none.
 bool is_kept(std::string_view line, std::int64_t last_step) {
   const Json row = Json::parse(line, nullptr, false);
-  if (!row.is_object()) return false;
-  const auto step = row.find("step");
-  return step == row.end() || !step->is_number() || step->get<std::int64_t>() <= last_step;
+  return row.is_object() && step_of(row).value_or(last_step) <= last_step;
 }
 
 }  // namespace
+
+std::int64_t last_logged_step(const std::filesystem::path& metrics) {
+  std::int64_t last = 0;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (row.is_object()) last = std::max(last, step_of(row).value_or(0));
+  }
+  return last;
+}
 
 std::size_t drop_later_rows(const std::filesystem::path& metrics, std::int64_t step) {
   std::error_code ignored;

@@ -13,8 +13,10 @@ namespace terrace::checkpoint {
 /// Counts bytes towards a total that is known first, and reports them.
 class ProgressMeter {
  public:
+  /// `report` outlives the meter.
   ProgressMeter(const ProgressFunction& report, std::uint64_t bytes_total)
       : report_(report), bytes_total_(bytes_total) {}
+  ProgressMeter(ProgressFunction&& report, std::uint64_t bytes_total) = delete;
 
   void advance(std::string_view what, std::uint64_t bytes) {
     bytes_done_ += bytes;

@@ -61,6 +61,14 @@ void require_fp32(const ShardReader& shards) {
   }
 }
 
+void require_unaltered(const std::filesystem::path& folder, const WrittenFile& file,
+                       const io::Fingerprint& found) {
+  require(file.fingerprint == found, ErrorKind::corrupt,
+          "{} has the checksum {}, but was saved with {}; its bytes were altered, use another "
+          "checkpoint",
+          (folder / file.name).string(), to_hex(found.crc64), to_hex(file.fingerprint.crc64));
+}
+
 }  // namespace
 
 TrainingCheckpoint::TrainingCheckpoint(std::filesystem::path folder) : folder_(std::move(folder)) {
@@ -133,10 +141,7 @@ void TrainingCheckpoint::check_checksum(const std::string& name,
                                  [&](const WrittenFile& written) { return written.name == name; });
   require(file != files_.end(), ErrorKind::corrupt, "{} is not listed in {}",
           (folder_ / name).string(), kMarkerName);
-  require(file->fingerprint == found, ErrorKind::corrupt,
-          "{} has the checksum {}, but was saved with {}; its bytes were altered, use another "
-          "checkpoint",
-          (folder_ / name).string(), to_hex(found.crc64), to_hex(file->fingerprint.crc64));
+  require_unaltered(folder_, *file, found);
 }
 
 void TrainingCheckpoint::restore(StateSink& sink, const ProgressFunction& report) const {
@@ -157,6 +162,17 @@ void TrainingCheckpoint::verify(const ProgressFunction& report) const {
   ProgressMeter progress(report, bytes_);
   for (const WrittenFile& file : files_) {
     check_checksum(file.name, fingerprint_of_file(folder_ / file.name, progress));
+  }
+}
+
+void verify_weights(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / kMarkerName)) return;
+  const ProgressFunction none;
+  ProgressMeter silent(none, 0);
+  for (const WrittenFile& file : read_marker(folder).files) {
+    const std::filesystem::path name = file.name;
+    if (name.has_parent_path() || name.extension() != ".safetensors") continue;
+    require_unaltered(folder, file, fingerprint_of_file(folder / name, silent));
   }
 }
 

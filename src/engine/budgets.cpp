@@ -32,7 +32,7 @@ Budgets budgets_of(const PlacementSettings& settings, double share) {
 }
 
 Need::Need(const plan::Plan& plan)
-    : process_bytes(plan.memory.bytes(memory::Tier::device) +
+    : process_bytes((plan.request.device_is_ram ? plan.memory.bytes(memory::Tier::device) : 0) +
                     plan.memory.bytes(memory::Tier::host) + kProgramBytes),
       device_bytes(plan.memory.bytes(memory::Tier::device)) {}
 

@@ -38,7 +38,7 @@ struct Need {
            std::min(device_bytes, budgets.device_bytes);
   }
 
-  std::uint64_t process_bytes;  ///< the host device's memory is RAM too
+  std::uint64_t process_bytes;  ///< of RAM: `PlanRequest::device_is_ram`
   std::uint64_t device_bytes;
 };
 

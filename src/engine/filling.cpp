@@ -1,6 +1,7 @@
 #include "filling.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -28,16 +29,25 @@ std::uint64_t parameter_bytes(const plan::Plan& plan, int flat) {
   return round_up(bytes, memory::MemoryPlan::kAlignmentBytes);
 }
 
+/// Adds to `need` what it means that `bytes` of state are on tier `to` instead of `from`.
+void move(Need& need, const plan::Plan& plan, Tier from, Tier to, std::uint64_t bytes) {
+  auto in_ram = [&](Tier tier) {
+    return tier == Tier::host || (tier == Tier::device && plan.request.device_is_ram);
+  };
+  if (in_ram(to)) need.process_bytes += bytes;
+  if (in_ram(from)) need.process_bytes -= bytes;
+  if (to == Tier::device) need.device_bytes += bytes;
+}
+
 /// Adds to `need` what a flat's parameters take on their resident tier. Their gradient, where it is
 /// used and dropped so far, is kept; where the update reads a parameter of the device, the host
 /// has a copy.
 void add_flat(Need& need, const plan::Plan& plan, int flat) {
   const plan::Placement& placement = plan.request.placement;
   const std::uint64_t bytes = parameter_bytes(plan, flat);
-  if (placement.parameters == Tier::disk) need.process_bytes += bytes;
-  if (placement.parameters_resident_tier == Tier::device) {
-    need.device_bytes += bytes;
-    if (plan.request.update_reads_parameter) need.process_bytes += bytes;
+  move(need, plan, placement.parameters, placement.parameters_resident_tier, bytes);
+  if (placement.parameters_resident_tier == Tier::device && plan.request.update_reads_parameter) {
+    need.process_bytes += bytes;
   }
   if (plan.updates_early(flat)) {
     need.process_bytes += slab_bytes(plan, plan.gradient[static_cast<std::size_t>(flat)]);
@@ -67,8 +77,7 @@ double largest_state_share(const plan::Plan& plan, const Budgets& budgets) {
   for (std::size_t chunk = 1; chunk + 1 < plan.chunks.size(); ++chunk) {
     std::uint64_t bytes = 0;
     for (const plan::Place& place : plan.state[chunk]) bytes += slab_bytes(plan, place.region);
-    if (placement.state == Tier::disk) need.process_bytes += bytes;
-    if (placement.resident_tier == Tier::device) need.device_bytes += bytes;
+    move(need, plan, placement.state, placement.resident_tier, bytes);
     if (!need.fits(budgets)) break;
     resident += plan.chunks[chunk].range.count;
   }
@@ -81,7 +90,7 @@ std::size_t boundaries_in_room(const plan::Plan& plan, const Budgets& budgets) {
   const Need need(plan);
   std::uint64_t free = budgets.device_bytes - need.device_bytes;
   // On the host each takes as much of RAM; on disk none.
-  if (plan.request.placement.boundaries == Tier::disk) {
+  if (plan.request.placement.boundaries == Tier::disk && plan.request.device_is_ram) {
     free = std::min(free, budgets.process_bytes - need.process_bytes);
   }
   const std::uint64_t each = slab_bytes(plan, plan.boundary_home.front());
@@ -144,8 +153,13 @@ void fill_state(plan::Plan& plan, const Filling& filling) {
   plan::Placement placement = plan.request.placement;
   placement.state_resident = share_of(plan.chunks.front().range.count, all);
   const plan::Plan begun = filling.make(placement);
-  if (!Need(begun).fits(filling.budgets)) return;
-  placement.state_resident = largest_state_share(begun, filling.budgets);
+  Budgets budgets = filling.budgets;
+  if (placement.resident_tier == Tier::device && !begun.request.device_is_ram) {
+    // What goes to the device leaves RAM, which may have been too small for all of it.
+    budgets.process_bytes = std::numeric_limits<std::uint64_t>::max();
+  }
+  if (!Need(begun).fits(budgets)) return;
+  placement.state_resident = largest_state_share(begun, budgets);
   plan = filling.make(placement);
 }
 

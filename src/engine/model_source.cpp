@@ -1,6 +1,7 @@
 #include "terrace/engine/model_source.h"
 
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/core/error.h"
 #include "terrace/io/file.h"
 
@@ -71,6 +72,7 @@ std::vector<checkpoint::TensorShape> tensor_shapes(const model::Model& model) {
 
 std::unique_ptr<checkpoint::ModelWeights> open_weights(const ModelSource& source,
                                                        const model::Model& model, Log& log) {
+  checkpoint::verify_weights(source.folder);
   const auto shapes = tensor_shapes(model);
   auto weights = std::make_unique<checkpoint::ModelWeights>(source.folder, source.config, shapes);
   log_remarks(weights->remarks(), log);

@@ -158,22 +158,23 @@ std::uint64_t OutputFolder::bytes_to_clear() const {
   return bytes;
 }
 
-std::vector<fs::path> OutputFolder::swap_of_last_run() const {
+OutputFolder::LastRun OutputFolder::last_run() const {
   std::error_code ignored;
-  std::vector<fs::path> folders;
-  if (!fs::exists(path_ / kRecordName, ignored)) return folders;
+  LastRun run;
+  if (!fs::exists(path_ / kRecordName, ignored)) return run;
   const auto record = nlohmann::json::parse(io::read_file(path_ / kRecordName), nullptr,
                                             /*allow_exceptions=*/false);
-  const auto config = record.is_object() ? record.find("config") : record.end();
-  if (config == record.end() || !config->is_object()) return folders;
+  if (!record.is_object()) return run;
+  const auto commits = record.find("commits_every_step");
+  run.commits_every_step = commits != record.end() && *commits == true;
+  const auto config = record.find("config");
+  if (config == record.end() || !config->is_object()) return run;
   const auto swap = config->find("swap");
-  if (swap == config->end() || !swap->is_array()) return folders;
+  if (swap == config->end() || !swap->is_array()) return run;
   for (const auto& folder : *swap) {
-    if (folder.is_string() && fs::is_directory(folder.get<std::string>(), ignored)) {
-      folders.emplace_back(folder.get<std::string>());
-    }
+    if (folder.is_string()) run.swap.emplace_back(folder.get<std::string>());
   }
-  return folders;
+  return run;
 }
 
 void OutputFolder::clear() {

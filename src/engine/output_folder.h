@@ -33,9 +33,14 @@ class OutputFolder {
   /// Refuses a file, "" for none, that is to be written at the run's end and cannot be; a folder
   /// that is not there may be one that `make` makes. Errors: `usage`, `io`.
   void require_place_of_trace(const std::filesystem::path& file) const;
-  /// Bytes that `clear` will give back, and a `--swap` that the run in it was given, if any.
+  /// Bytes that `clear` will give back.
   [[nodiscard]] std::uint64_t bytes_to_clear() const;
-  [[nodiscard]] std::vector<std::filesystem::path> swap_of_last_run() const;
+  /// What `run.json` says of the run that last wrote to the folder; nothing where there is none.
+  struct LastRun {
+    std::vector<std::filesystem::path> swap = {};  ///< which need not be there any more
+    bool commits_every_step = false;
+  };
+  [[nodiscard]] LastRun last_run() const;
 
   /// Makes the folder, if it is not there, and takes its lock. Errors: as the constructor.
   void make();

@@ -68,7 +68,7 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
              .field = field(p.device_memory),
              .help = "budget of device memory of one rank, as 20G, 20GB or 80%",
              .unit = "bytes or %",
-             .default_note = "what is free"});
+             .default_note = "what is free; 90 % of what the profile of a plan says"});
   table.add({.keys = {"host_memory"},
              .flags = {"host_memory"},
              .field = field(p.host_memory),

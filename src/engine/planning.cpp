@@ -30,13 +30,14 @@ constexpr int kChunkSlots = 4;
 constexpr int kChunkSlotsMax = 8;
 
 plan::PlanRequest base_request(const Settings& settings, const model::Model& model,
-                               const shard::Layout& layout) {
+                               const shard::Layout& layout, const PlanBasis& basis) {
   const std::int64_t accumulation = settings.batch.accumulation.value_or(1);
   require(accumulation <= kAccumulationMax, ErrorKind::usage,
           "gradient_accumulation_steps is {}, but may be at most {}: raise "
           "--per_device_train_batch_size instead",
           accumulation, kAccumulationMax);
   plan::PlanRequest request;
+  request.device_is_ram = basis.device_is_ram;
   // All that can be is sharded unless less is asked for.
   request.zero_stage =
       static_cast<int>(settings.ranks.zero_stage.value_or(layout.world_size() > 1 ? 3 : 0));
@@ -105,7 +106,7 @@ std::uint64_t least_need(const Settings& settings, const PlanInput& what,
   for (const Candidate& candidate : list) {
     const plan::Placement& placement = candidate.placement;
     if (placement.parameters != slowest.parameters || placement.state != slowest.state) continue;
-    plan::PlanRequest request = base_request(settings, what.model, what.layout);
+    plan::PlanRequest request = base_request(settings, what.model, what.layout, what.basis);
     request.placement = placement;
     request.order = choose_order(settings, request);
     least = std::min(least, Need(plan::draft_plan(what.model, what.layout, request)).*need);
@@ -145,6 +146,10 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
   if (placement.activations.device != Placement::automatic) {
     try_way("--offload_activations auto",
             [](Settings& changed) { changed.placement.activations.device = Placement::automatic; });
+  }
+  const std::int64_t stage = what.settings.ranks.zero_stage.value_or(3);
+  if (what.layout.world_size() > 1 && stage < 3) {
+    try_way("--zero_stage 3", [](Settings& changed) { changed.ranks.zero_stage = 3; });
   }
   if (micro_batch.rows > 1) {
     try_way("--per_device_train_batch_size 1", [](Settings& changed) { changed.batch.micro = 1; });
@@ -281,7 +286,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
   const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
                          settings.placement.parameters.device == Placement::automatic;
   auto make = [&](const plan::Placement& placement, int slots_min = 1) {
-    plan::PlanRequest request = base_request(settings, model, layout);
+    plan::PlanRequest request = base_request(settings, model, layout, basis);
     request.placement = placement;
     request.order = choose_order(settings, request);
     request.chunk_slots = std::max(request.chunk_slots, slots_min);
@@ -303,7 +308,8 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.plan = std::move(plan);
     chosen.budget_bytes = budgets.process_bytes;
     chosen.budget_source = budgets.source;
-    if (Need(chosen.plan).fits(budgets)) {
+    const Need need(chosen.plan);
+    if (need.fits(budgets) || (!basis.device_is_ram && need.device_bytes <= budgets.device_bytes)) {
       if (candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
       if (candidate.fills_parameters) fill_parameters(chosen.plan, filling);
       if (candidate.fills_state) fill_state(chosen.plan, filling);

@@ -23,6 +23,7 @@ struct AssumedProfile {
 /// Figures that such machines are known to reach, not promises:
 /// - 500 TFLOP/s: 51 to 59 % of an H100's or H200's dense bf16 peak (989 TFLOP/s, NVIDIA's data
 ///   sheet), which the best training programs sustain.
+/// - 141 GB of device memory: an H200's (data sheet).
 /// - 55 GB/s each way: PCIe Gen5 x16 (63 GB/s raw) as copies of pinned memory see it.
 /// - 1.6 TB/s written on the device: 4.8 TB/s of HBM3e (data sheet), 4 bytes read for 2 written.
 /// - 300 GB/s: a server's RAM under streams.
@@ -32,6 +33,7 @@ plan::HardwareProfile h200(double ranks_a_node) {
   plan::HardwareProfile profile;
   profile.name = fmt::format("assumed: one H100 or H200 class GPU{}, PCIe Gen5, four Gen5 drives",
                              ranks_a_node > 1 ? fmt::format(" of {} in a node", ranks_a_node) : "");
+  profile.device_memory_bytes = 141e9;
   profile.h2d_bytes_per_second = 55e9;
   profile.d2h_bytes_per_second = 55e9;
   profile.device_bytes_per_second = 1.6e12;
@@ -66,6 +68,10 @@ OptionTable profile_table(plan::HardwareProfile& profile, std::string& schema) {
   const auto seconds = [&](const char* key, double& member, const char* help) {
     table.add({.keys = {key}, .field = field(member), .help = help, .unit = "s", .minimum = 0});
   };
+  table.add({.keys = {"device_memory_bytes"},
+             .field = field(profile.device_memory_bytes),
+             .help = "the device's own memory, as a GPU has",
+             .minimum = 1});
   rate("h2d_bytes_per_second", profile.h2d_bytes_per_second, "copies to the device");
   rate("d2h_bytes_per_second", profile.d2h_bytes_per_second, "copies from the device");
   rate("device_bytes_per_second", profile.device_bytes_per_second, "written within the device");

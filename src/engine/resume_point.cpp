@@ -1,8 +1,11 @@
 #include "resume_point.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 
@@ -28,8 +31,16 @@ std::optional<io::RunRecord> find_dead_store(const PlacementSettings& settings,
     if (!known && fs::is_directory(base)) bases.push_back(base);
   };
   for (const std::string& base : settings.swap) add(base);
-  for (const fs::path& base : output.swap_of_last_run()) add(base);
+  for (const fs::path& base : output.last_run().swap) add(base);
   return io::RunFolder::find(bases, store_owner(output.path()));
+}
+
+void say_what_is_passed_over(const OutputFolder& output, const checkpoint::CheckpointEntry& newest,
+                             Log& log) {
+  const checkpoint::CheckpointList list = checkpoint::list_checkpoints(output.path());
+  if (list.broken.empty() || list.broken.front().step < newest.step) return;
+  log.warning("going on from {}, as the later one cannot be used: {}", newest.folder.string(),
+              list.broken.front().fault);
 }
 
 void say_that_nothing_was_found(const OutputFolder& output, Log& log) {
@@ -40,6 +51,21 @@ void say_that_nothing_was_found(const OutputFolder& output, Log& log) {
   }
   log.info("--resume auto found nothing in {} to go on with; starting afresh",
            output.path().string());
+}
+
+/// A store that is gone with its drive is not taken for none. What has ended left its model.
+void require_no_lost_store(const OutputFolder& output, std::int64_t begin) {
+  const OutputFolder::LastRun last = output.last_run();
+  if (!last.commits_every_step || checkpoint::has_model(output.path())) return;
+  const std::int64_t step = checkpoint::last_logged_step(output.path() / "metrics.jsonl");
+  std::vector<std::string> places;
+  for (const fs::path& base : last.swap) places.push_back(base.string());
+  require(
+      step <= begin, ErrorKind::usage,
+      "the run in {} reached step {} and committed it to a store in {}, which is not there, and "
+      "this run would begin at step {}: mount the drive that it is on, name a checkpoint with "
+      "--resume DIR, or begin anew with --overwrite_output_dir",
+      output.path().string(), step, fmt::format("{}", fmt::join(places, ", ")), begin);
 }
 
 void require_nothing_later(const ResumePoint& point, const OutputFolder& output,
@@ -121,7 +147,9 @@ ResumePoint find_resume_point(const Settings& settings, const OutputFolder& outp
     point.replaced.reset();
     return point;
   }
+  if (resume == "auto" && !point.replaced) require_no_lost_store(output, newest ? newest->step : 0);
   if (resume == "auto" && newest) {
+    say_what_is_passed_over(output, *newest, log);
     take_checkpoint(point, newest->folder);
   } else if (resume == "auto") {
     say_that_nothing_was_found(output, log);

@@ -6,6 +6,7 @@
 #include "checkpoint/small_model.h"
 #include "core/parsed_json.h"
 #include "io/temporary_folder.h"
+#include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/io/file.h"
 #include "terrace/io/page_store.h"
 
@@ -51,10 +52,26 @@ TEST_F(Inspect, verification_finds_an_altered_byte) {
   std::string bytes = io::read_file(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   io::write_file(file, bytes);
-  (void)inspect(folder);
-  const Error error = error_of([&] { (void)inspect(folder, {.verify = true}); });
-  EXPECT_EQ(error.kind(), ErrorKind::corrupt);
-  EXPECT_THAT(error.what(), HasSubstr("exp_avg.safetensors"));
+  save(4);
+  for (const auto& path : {folder, output_.path()}) {
+    (void)inspect(path);
+    const Error error = error_of([&] { (void)inspect(path, {.verify = true}); });
+    EXPECT_EQ(error.kind(), ErrorKind::corrupt);
+    EXPECT_THAT(error.what(), HasSubstr("checkpoint-3/optimizer/exp_avg.safetensors"));
+  }
+  EXPECT_NO_THROW(verify_weights(folder)) << "the moments are not of the weights";
+}
+
+TEST_F(Inspect, verification_of_weights_finds_an_altered_byte_of_a_checkpoint) {
+  const auto folder = save(3);
+  EXPECT_NO_THROW(verify_weights(folder));
+  std::string bytes = io::read_file(folder / "model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  io::write_file(folder / "model.safetensors", bytes);
+  EXPECT_EQ(error_of([&] { verify_weights(folder); }).kind(), ErrorKind::corrupt);
+  std::filesystem::remove(folder / kMarkerName);
+  EXPECT_NO_THROW(verify_weights(folder)) << "a model folder has no checksums";
+  EXPECT_EQ(error_of([&] { (void)inspect(folder, {.verify = true}); }).kind(), ErrorKind::usage);
 }
 
 TEST_F(Inspect, an_output_folder_lists_its_checkpoints_and_faults) {

@@ -71,6 +71,25 @@ class PlanningTest : public ::testing::Test {
   Settings settings_;
 };
 
+TEST_F(PlanningTest, memory_of_the_devices_own_is_not_in_the_budget_of_ram) {
+  const ChosenPlan in_ram = choose(kGiB);
+  const std::uint64_t device = in_ram.plan.memory.bytes(Tier::device);
+  const PlanBasis gpu{.device_is_ram = false};
+  settings_.placement.device_memory = Budget{.bytes = device};
+  const ChosenPlan whole = choose(kGiB, gpu);
+  EXPECT_EQ(whole.plan.memory.bytes(Tier::device), device);
+  EXPECT_EQ(whole.process_bytes, in_ram.process_bytes - device);
+  // With RAM for what the device does not hold, and for no more, nothing goes to disk.
+  const std::uint64_t less = device - state_on(in_ram.plan, Tier::device) / 2;
+  settings_.placement.device_memory = Budget{.bytes = less};
+  const std::uint64_t beside = choose(kGiB, gpu).process_bytes;
+  const ChosenPlan part = choose(beside, gpu);
+  EXPECT_EQ(state_on(part.plan, Tier::disk) + parameters_on(part.plan, Tier::disk), 0U);
+  EXPECT_GT(state_on(part.plan, Tier::device), 0U);
+  EXPECT_LE(part.plan.memory.bytes(Tier::device), less);
+  EXPECT_LE(part.process_bytes, beside);
+}
+
 TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
   constexpr std::uint64_t kChunkBytes = 2048 * 12;
   for (const double clip : {1.0, 0.0}) {

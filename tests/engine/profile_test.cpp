@@ -50,7 +50,7 @@ TEST(Profile, an_unknown_key_is_refused_with_line_and_nearest_name) {
   const TextFile file("{\"schema\": \"terrace.profile/1\",\n \"h2d_byte_per_second\": 1e9}\n");
   EXPECT_THAT(refusal_of(file.path()),
               AllOf(HasSubstr(file.path() + " line 2"), HasSubstr("\"h2d_bytes_per_second\""),
-                    HasSubstr("the known ones are schema, name, h2d_bytes_per_second, ")));
+                    HasSubstr("the known ones are schema, name, device_memory_bytes, ")));
 }
 
 TEST(Profile, a_rate_that_is_none_is_refused) {

@@ -1,15 +1,19 @@
 #include "resume_point.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
 
+#include "engine/parse.h"
 #include "engine/training.h"
+#include "terrace/checkpoint/checkpoint_folder.h"
 
 namespace terrace::engine::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 
 class ResumePointTest : public TrainingTest {};
 
@@ -37,6 +41,43 @@ TEST_F(ResumePointTest, scratch_of_a_dead_run_is_free_once_and_not_again_with_it
     EXPECT_NEAR(static_cast<double>(point.freed_bytes(settings.placement)),
                 static_cast<double>(left[0].bytes + (overwrites ? kScratchBytes : 0)), 64 << 10);
   }
+}
+
+TEST_F(ResumePointTest, a_store_that_is_gone_is_not_taken_for_none) {
+  Settings settings = this->settings("run");
+  settings.placement.optimizer.device = Placement::nvme;
+  settings.cadence.save_steps = 2;
+  const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
+    if (line.find("saved ") == 0) signal = SIGTERM;
+  });
+  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  fs::remove_all(io::list_run_folders(folder_ / "swap").at(0).path);
+  settings.output.resume = "auto";
+  Log log([](LogLevel, std::string_view) {});
+  {
+    const OutputFolder output(settings.output, log);
+    EXPECT_EQ(find_resume_point(settings, output, log).state.global_step, 2) << "nothing is lost";
+  }
+  fs::remove_all(folder_ / "run" / "checkpoint-2");
+  const OutputFolder output(settings.output, log);
+  EXPECT_THAT(usage_error([&] { (void)find_resume_point(settings, output, log); }),
+              ::testing::AllOf(HasSubstr("step 2"), HasSubstr((folder_ / "swap").string())));
+}
+
+TEST_F(ResumePointTest, a_later_checkpoint_that_is_broken_is_passed_over_with_a_word) {
+  Settings settings = this->settings("run");
+  settings.cadence.save_steps = 1;
+  ASSERT_EQ(train_run(settings).code, 0);
+  const auto list = checkpoint::list_checkpoints(folder_ / "run");
+  ASSERT_GE(list.complete.size(), 2U);
+  fs::resize_file(list.complete[0].folder / "model.safetensors", 100);
+  settings.output.resume = "auto";
+  std::vector<std::string> lines;
+  Log log([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  const OutputFolder output(settings.output, log);
+  EXPECT_EQ(find_resume_point(settings, output, log).state.global_step, list.complete[1].step);
+  EXPECT_THAT(lines, ::testing::Contains(
+                         HasSubstr((list.complete[0].folder / "model.safetensors").string())));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace terrace::checkpoint {
 
 struct InspectOptions {
-  /// Verify the checksum of every byte of a checkpoint, not only sizes and small files.
+  /// Verify the checksum of every byte of a checkpoint, or of all of an output folder, not only
+  /// sizes and small files.
   bool verify = false;
   ProgressFunction progress = {};
 };
@@ -23,7 +24,7 @@ struct Inspection {
 /// checkpoints (an output folder; broken ones with their fault), or a page store's folder. Reads
 /// headers only, unless `verify`. A live run's store may be looked at.
 /// Errors: data for anything else; corrupt for a checkpoint or store that is damaged, naming the
-/// file; io.
+/// file; usage for `verify` of what has no checksums; io.
 [[nodiscard]] Inspection inspect(const std::filesystem::path& path,
                                  const InspectOptions& options = {});
 

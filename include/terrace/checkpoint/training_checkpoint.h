@@ -95,4 +95,8 @@ class TrainingCheckpoint : public StateSource {
   std::optional<ShardReader> weights_, master_, exp_avg_, exp_avg_sq_;
 };
 
+/// Verifies the checksums of the weights of `folder` where it is a checkpoint; any other model
+/// folder has none. Errors: corrupt, naming the file; io.
+void verify_weights(const std::filesystem::path& folder);
+
 }  // namespace terrace::checkpoint

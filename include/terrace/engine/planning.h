@@ -34,6 +34,7 @@ struct PlanBasis {
   /// Set when the run goes on with a store, which holds all of the optimizer's state: how many
   /// bytes of parameters it holds as well.
   std::optional<std::uint64_t> store_parameter_bytes = {};
+  bool device_is_ram = true;  ///< as `PlanRequest::device_is_ram`
   /// What the run gives back on the drives of `--swap` before it makes its store.
   std::uint64_t freed_disk_bytes = 0;
 };

@@ -10,6 +10,8 @@ namespace terrace::plan {
 struct HardwareProfile {
   /// What people read: "measured on node7", "assumed: ...".
   std::string name;
+  /// The device's own memory, as a GPU has; missing where it is host RAM, as the host device's is.
+  std::optional<double> device_memory_bytes;
   /// Copies between pinned host memory and the device, both ways independent of each other.
   std::optional<double> h2d_bytes_per_second;
   std::optional<double> d2h_bytes_per_second;

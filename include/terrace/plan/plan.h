@@ -111,6 +111,8 @@ struct PlanRequest {
   bool may_update_before_decision = false;
   int disk_extents = 2;  ///< a page's, at most: see "Note on commits"
   int zero_stage = 0;    ///< 0 to 3, see "Note on sharding"; without effect on one rank
+  /// The device tier is host RAM too, as the host device's is; a GPU's is memory of its own.
+  bool device_is_ram = true;
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
