@@ -107,12 +107,10 @@ struct PlanRequest {
   std::vector<StateElement> state;
   /// The update reads the parameter it writes (the `split` format).
   bool update_reads_parameter = false;
-  /// The caller neither clips nor scales the loss: see "Note on updates before the decision".
-  bool may_update_before_decision = false;
-  int disk_extents = 2;  ///< a page's, at most: see "Note on commits"
-  int zero_stage = 0;    ///< 0 to 3, see "Note on sharding"; without effect on one rank
-  /// The device tier is host RAM too, as the host device's is; a GPU's is memory of its own.
-  bool device_is_ram = true;
+  bool may_update_before_decision = false;  ///< there is neither clipping nor a loss scale
+  int disk_extents = 2;                     ///< a page's, at most: see "Note on commits"
+  int zero_stage = 0;         ///< 0 to 3, see "Note on sharding"; without effect on one rank
+  bool device_is_ram = true;  ///< as the host device's; a GPU has memory of its own
   Placement placement;
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
