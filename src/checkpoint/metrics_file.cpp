@@ -10,7 +10,7 @@
 namespace terrace::checkpoint {
 namespace {
 
-std::optional<std::int64_t> step_of(const Json& row) {
+std::optional<std::int64_t> step_in(const Json& row) {
   const auto step = row.find("step");
   if (step == row.end() || !step->is_number()) return std::nullopt;
   return step->get<std::int64_t>();
@@ -19,7 +19,7 @@ std::optional<std::int64_t> step_of(const Json& row) {
 /// Whether a line stays: an object without a later step. A line that a kill cut short is none.
 bool is_kept(std::string_view line, std::int64_t last_step) {
   const Json row = Json::parse(line, nullptr, false);
-  return row.is_object() && step_of(row).value_or(last_step) <= last_step;
+  return row.is_object() && step_in(row).value_or(last_step) <= last_step;
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ std::int64_t last_logged_step(const std::filesystem::path& metrics) {
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
     const Json row = Json::parse(line, nullptr, false);
-    if (row.is_object()) last = std::max(last, step_of(row).value_or(0));
+    if (row.is_object()) last = std::max(last, step_in(row).value_or(0));
   }
   return last;
 }
