@@ -316,6 +316,7 @@ int run_plan(Context& context, const Arguments& arguments) {
     basis.device_is_ram = false;
     const auto own = static_cast<std::uint64_t>(*profile->device_memory_bytes);
     std::optional<engine::Budget>& budget = settings.placement.device_memory;
+    if (!budget) basis.device_budget_source = "--device_memory (by default 90 % of the profile's)";
     budget = engine::Budget{budget.value_or(engine::Budget{.percent = 90}).of(own)};
   }
   const engine::ChosenPlan chosen =

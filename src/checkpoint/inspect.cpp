@@ -145,6 +145,8 @@ Json describe_output(const std::filesystem::path& folder, const CheckpointList& 
   Json json = begin("output folder", folder);
   if (options.verify) {
     if (!list.broken.empty()) fail(ErrorKind::corrupt, "{}", list.broken.front().fault);
+    require(!list.complete.empty(), ErrorKind::usage, "{} has no complete checkpoint to verify",
+            folder.string());
     for (const CheckpointEntry& entry : list.complete) {
       TrainingCheckpoint(entry.folder).verify(options.progress);
     }

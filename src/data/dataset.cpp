@@ -1,6 +1,6 @@
 #include "terrace/data/dataset.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

@@ -32,7 +32,7 @@ void fill_boundaries(plan::Plan& plan, const Filling& filling);
 void fill_parameters(plan::Plan& plan, const Filling& filling);
 
 /// The same for whole chunks of the optimizer's state, at least one of which stays where the rest
-/// is.
+/// is. Where the device has memory of its own, what goes there from RAM may be what makes it fit.
 void fill_state(plan::Plan& plan, const Filling& filling);
 
 }  // namespace terrace::engine

@@ -120,6 +120,7 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   record["placement"] = contents.placement;
   record["parameters"] = contents.parameters;
   record["total_steps"] = contents.total_steps;
+  record["finished"] = contents.finished;
   record["commits_every_step"] = plan.commits_every_step;
   Json memory = Json::array();
   for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {

@@ -45,6 +45,7 @@ struct RunRecordContents {
   std::string disk_engine;
   std::int64_t parameters = 0;
   std::int64_t total_steps = 0;
+  bool finished = false;  ///< the last step is done and the model is written
   std::vector<std::string> fallbacks;
 };
 

@@ -57,7 +57,8 @@ std::optional<OptionValue> widen(const std::optional<T>& value) {
 }
 
 /// Strict: a quoted number is no number, true is no 1.
-std::optional<OptionValue> value_of(const Field& field, const JsonNode& node) {
+std::optional<OptionValue> value_of(const Field& field, const JsonNode& node,
+                                    const std::string& origin) {
   switch (field.type) {
     case OptionType::boolean:
       if (node.kind != Kind::boolean) return std::nullopt;
@@ -72,7 +73,7 @@ std::optional<OptionValue> value_of(const Field& field, const JsonNode& node) {
     case OptionType::text:
       return widen(string_of(node));
     case OptionType::list:
-      if (node.kind == Kind::text) return parse_text(field, node.text, "");
+      if (node.kind == Kind::text) return parse_text(field, node.text, origin);
       if (node.kind != Kind::array) return std::nullopt;
       return list_of<std::string>(node, string_of);
     case OptionType::size:
@@ -136,7 +137,7 @@ class Walker {
     const Field& field = entry.option.field;
     keys_.insert(entry.option.keys.front());
     if (leaves_default(field, node)) return;
-    const auto value = value_of(field, node);
+    const auto value = value_of(field, node, origin);
     require(value.has_value(), ErrorKind::usage, "{} {}, but must be {}{}", origin,
             finding(field, node), expectation(field), hint(field, node));
     table_.assign(entry, *value, Source::file, origin);

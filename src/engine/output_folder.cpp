@@ -165,8 +165,12 @@ OutputFolder::LastRun OutputFolder::last_run() const {
   const auto record = nlohmann::json::parse(io::read_file(path_ / kRecordName), nullptr,
                                             /*allow_exceptions=*/false);
   if (!record.is_object()) return run;
-  const auto commits = record.find("commits_every_step");
-  run.commits_every_step = commits != record.end() && *commits == true;
+  const auto says = [&](const char* key) {
+    const auto found = record.find(key);
+    return found != record.end() && *found == true;
+  };
+  run.commits_every_step = says("commits_every_step");
+  run.finished = says("finished");
   const auto config = record.find("config");
   if (config == record.end() || !config->is_object()) return run;
   const auto swap = config->find("swap");

@@ -39,6 +39,7 @@ class OutputFolder {
   struct LastRun {
     std::vector<std::filesystem::path> swap = {};  ///< which need not be there any more
     bool commits_every_step = false;
+    bool finished = false;
   };
   [[nodiscard]] LastRun last_run() const;
 

@@ -232,10 +232,9 @@ struct DiskNeed {
 [[noreturn]] void refuse(const PlanInput& what, const ChosenPlan& chosen, const Budgets& budgets) {
   const Need need(chosen.plan);
   if (need.device_bytes > budgets.device_bytes) {
-    fail(ErrorKind::does_not_fit,
-         "the device tier needs {} ({}), but --device_memory allows {}: raise it{}",
-         format_bytes(need.device_bytes), chosen.placement, format_bytes(budgets.device_bytes),
-         ways_out(what, &Need::device_bytes));
+    fail(ErrorKind::does_not_fit, "the device tier needs {} ({}), but {} allows {}: raise it{}",
+         format_bytes(need.device_bytes), chosen.placement, what.basis.device_budget_source,
+         format_bytes(budgets.device_bytes), ways_out(what, &Need::device_bytes));
   }
   if (need.fits(budgets)) {
     const DiskNeed disk(what, chosen);
@@ -309,11 +308,11 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
     chosen.budget_bytes = budgets.process_bytes;
     chosen.budget_source = budgets.source;
     const Need need(chosen.plan);
-    if (need.fits(budgets) || (!basis.device_is_ram && need.device_bytes <= budgets.device_bytes)) {
-      if (candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
-      if (candidate.fills_parameters) fill_parameters(chosen.plan, filling);
-      if (candidate.fills_state) fill_state(chosen.plan, filling);
-    }
+    const bool fits = need.fits(budgets);
+    if (fits && candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
+    if (fits && candidate.fills_parameters) fill_parameters(chosen.plan, filling);
+    const bool may_fit = !basis.device_is_ram && need.device_bytes <= budgets.device_bytes;
+    if ((fits || may_fit) && candidate.fills_state) fill_state(chosen.plan, filling);
     if (settings.placement.optimizer.buffer_count == 0) {
       plan::Plan wide = make(chosen.plan.request.placement, kChunkSlotsMax);
       if (Need(wide).fits(budgets)) chosen.plan = std::move(wide);

@@ -1,6 +1,6 @@
 #include "resume_point.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -28,7 +28,8 @@ std::optional<io::RunRecord> find_dead_store(const PlacementSettings& settings,
   auto add = [&](const fs::path& base) {
     const bool known = std::ranges::any_of(
         bases, [&](const fs::path& other) { return plain_path(other) == plain_path(base); });
-    if (!known && fs::is_directory(base)) bases.push_back(base);
+    std::error_code ignored;  // A drive of the last run may have failed, which stops no other.
+    if (!known && fs::is_directory(base, ignored)) bases.push_back(base);
   };
   for (const std::string& base : settings.swap) add(base);
   for (const fs::path& base : output.last_run().swap) add(base);
@@ -53,19 +54,23 @@ void say_that_nothing_was_found(const OutputFolder& output, Log& log) {
            output.path().string());
 }
 
-/// A store that is gone with its drive is not taken for none. What has ended left its model.
-void require_no_lost_store(const OutputFolder& output, std::int64_t begin) {
+/// A store that is gone, with its drive, is not taken for none: what it held is gone on with from
+/// `newest`, and that is said, or not at all.
+void require_no_lost_store(const OutputFolder& output,
+                           const std::optional<checkpoint::CheckpointEntry>& newest, Log& log) {
   const OutputFolder::LastRun last = output.last_run();
-  if (!last.commits_every_step || checkpoint::has_model(output.path())) return;
+  if (!last.commits_every_step || last.finished) return;
   const std::int64_t step = checkpoint::last_logged_step(output.path() / "metrics.jsonl");
+  if (step <= (newest ? newest->step : 0)) return;
   std::vector<std::string> places;
   for (const fs::path& base : last.swap) places.push_back(base.string());
-  require(
-      step <= begin, ErrorKind::usage,
-      "the run in {} reached step {} and committed it to a store in {}, which is not there, and "
-      "this run would begin at step {}: mount the drive that it is on, name a checkpoint with "
-      "--resume DIR, or begin anew with --overwrite_output_dir",
-      output.path().string(), step, fmt::format("{}", fmt::join(places, ", ")), begin);
+  const std::string lost = fmt::format(
+      "the run in {} reached step {} and committed it to a store in {}, where there is none of it",
+      output.path().string(), step, fmt::join(places, ", "));
+  require(newest.has_value(), ErrorKind::usage,
+          "{}: mount the drive that it is on, or begin anew with --overwrite_output_dir", lost);
+  log.warning("{}: going on from step {} of {}; if a drive is not mounted, stop this run", lost,
+              newest->step, newest->folder.string());
 }
 
 void require_nothing_later(const ResumePoint& point, const OutputFolder& output,
@@ -147,7 +152,7 @@ ResumePoint find_resume_point(const Settings& settings, const OutputFolder& outp
     point.replaced.reset();
     return point;
   }
-  if (resume == "auto" && !point.replaced) require_no_lost_store(output, newest ? newest->step : 0);
+  if (resume == "auto" && !point.replaced) require_no_lost_store(output, newest, log);
   if (resume == "auto" && newest) {
     say_what_is_passed_over(output, *newest, log);
     take_checkpoint(point, newest->folder);

@@ -93,7 +93,7 @@ int Trainer::complete() {
   context_.terminal.finish();
   if (settings_.cadence.save_steps > 0) save_checkpoint();
   save_model();
-  write_record();
+  write_record(true);
   write_trace();
   executor_.reset();
   transfer_.reset();
@@ -254,7 +254,7 @@ void Trainer::report(const StepOutcome& outcome, double step_seconds,
   }
 }
 
-void Trainer::write_record() const {
+void Trainer::write_record(bool finished) const {
   RunRecordContents record;
   record.command = context_.command;
   record.device = fmt::format("{} ({})", setup_.device->name(), setup_.device_reason);
@@ -271,6 +271,7 @@ void Trainer::write_record() const {
   }
   record.parameters = setup_.model->parameter_count();
   record.total_steps = total_steps_;
+  record.finished = finished;
   record.fallbacks = context_.log.fallbacks();
   write_run_record(output_.path() / "run.json", settings_, chosen_.plan, record);
 }

@@ -67,7 +67,7 @@ class Trainer {
   void finish();
   void save_checkpoint();
   void save_model();
-  void write_record() const;
+  void write_record(bool finished = false) const;
   void write_trace() const;
   /// Tells the watch what is kept by now, and what the run is about.
   void answer_signals(const std::string& doing, double seconds = 0);

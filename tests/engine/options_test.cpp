@@ -50,6 +50,10 @@ TEST(File, a_flag_in_the_place_of_a_key_is_told_its_key) {
   EXPECT_THAT(flag_error({"--set", "max_grad_norm=1"}), HasSubstr("\"gradient_clipping\""));
 }
 
+TEST(File, an_empty_item_of_a_list_is_refused_with_line_and_key) {
+  EXPECT_THAT(file_error("{\n\"swap\": \"a,,b\"}"), AllOf(HasSubstr("line 2"), HasSubstr("swap")));
+}
+
 TEST(File, a_repeated_key_is_refused_with_both_lines) {
   EXPECT_THAT(file_error("{\n\"seed\": 1,\n\"max_steps\": 3,\n\"seed\": 2}"),
               AllOf(HasSubstr("line 4"), HasSubstr("\"seed\" is given twice (first in line 2)")));

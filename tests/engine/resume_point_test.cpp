@@ -64,6 +64,32 @@ TEST_F(ResumePointTest, a_store_that_is_gone_is_not_taken_for_none) {
               ::testing::AllOf(HasSubstr("step 2"), HasSubstr((folder_ / "swap").string())));
 }
 
+TEST_F(ResumePointTest, a_store_that_is_gone_is_made_up_for_by_a_checkpoint_with_a_word) {
+  Settings settings = this->settings("run");
+  settings.placement.optimizer.device = Placement::nvme;
+  settings.length.max_steps = 2;
+  settings.cadence.save_steps = 2;
+  ASSERT_EQ(train_run(settings).code, 0);
+  settings.output.resume = "auto";
+  std::vector<std::string> lines;
+  Log log([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  EXPECT_EQ(find_resume_point(settings, OutputFolder(settings.output, log), log).state.global_step,
+            2);
+  EXPECT_THAT(lines, ::testing::Not(::testing::Contains(HasSubstr("where there is none"))))
+      << "it has ended";
+  // The finished run goes on, is stopped, and its drive is gone.
+  settings.length.max_steps = 8;
+  const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
+    if (line.find("saved ") == 0) signal = SIGTERM;
+  });
+  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  fs::remove_all(folder_ / "run" / "checkpoint-4");
+  fs::remove_all(io::list_run_folders(folder_ / "swap").at(0).path);
+  EXPECT_EQ(find_resume_point(settings, OutputFolder(settings.output, log), log).state.global_step,
+            2);
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr("going on from step 2")));
+}
+
 TEST_F(ResumePointTest, a_later_checkpoint_that_is_broken_is_passed_over_with_a_word) {
   Settings settings = this->settings("run");
   settings.cadence.save_steps = 1;

@@ -41,7 +41,8 @@ struct ModelSource {
 /// Names and shapes of all parameters, in the model's order: what checkpoints are checked against.
 [[nodiscard]] std::vector<checkpoint::TensorShape> tensor_shapes(const model::Model& model);
 
-/// The stored weights of a folder, checked against the model.
+/// The stored weights of a folder, checked against the model; those of a checkpoint are read once
+/// to verify their checksums. Errors: corrupt, naming the file; io; as `checkpoint::ModelWeights`.
 [[nodiscard]] std::unique_ptr<checkpoint::ModelWeights> open_weights(const ModelSource& source,
                                                                      const model::Model& model,
                                                                      Log& log);

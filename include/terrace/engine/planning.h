@@ -35,6 +35,7 @@ struct PlanBasis {
   /// bytes of parameters it holds as well.
   std::optional<std::uint64_t> store_parameter_bytes = {};
   bool device_is_ram = true;  ///< as `PlanRequest::device_is_ram`
+  std::string device_budget_source = "--device_memory";
   /// What the run gives back on the drives of `--swap` before it makes its store.
   std::uint64_t freed_disk_bytes = 0;
 };
