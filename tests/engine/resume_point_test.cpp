@@ -15,16 +15,27 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class ResumePointTest : public TrainingTest {};
+class ResumePointTest : public TrainingTest {
+ protected:
+  /// Of a run whose optimizer state is in a store, and which saves every other step.
+  [[nodiscard]] Settings with_store() const {
+    Settings settings = this->settings("run");
+    settings.placement.optimizer.device = Placement::nvme;
+    settings.cadence.save_steps = 2;
+    return settings;
+  }
+  /// Runs until the first checkpoint is written; the store stays.
+  static void stop_as_it_saves(const Settings& settings) {
+    const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
+      if (line.find("saved ") == 0) signal = SIGTERM;
+    });
+    ASSERT_EQ(stopped.code, 143) << stopped.error;
+  }
+};
 
 TEST_F(ResumePointTest, scratch_of_a_dead_run_is_free_once_and_not_again_with_its_store) {
-  Settings settings = this->settings("run");
-  settings.placement.optimizer.device = Placement::nvme;
-  settings.cadence.save_steps = 2;
-  const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
-    if (line.find("saved ") == 0) signal = SIGTERM;
-  });
-  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  Settings settings = with_store();
+  stop_as_it_saves(settings);
   const std::vector<io::RunRecord> left = io::list_run_folders(folder_ / "swap");
   ASSERT_EQ(left.size(), 1U);
   constexpr std::size_t kScratchBytes = 3 << 20;
@@ -44,13 +55,8 @@ TEST_F(ResumePointTest, scratch_of_a_dead_run_is_free_once_and_not_again_with_it
 }
 
 TEST_F(ResumePointTest, a_store_that_is_gone_is_not_taken_for_none) {
-  Settings settings = this->settings("run");
-  settings.placement.optimizer.device = Placement::nvme;
-  settings.cadence.save_steps = 2;
-  const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
-    if (line.find("saved ") == 0) signal = SIGTERM;
-  });
-  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  Settings settings = with_store();
+  stop_as_it_saves(settings);
   fs::remove_all(io::list_run_folders(folder_ / "swap").at(0).path);
   settings.output.resume = "auto";
   Log log([](LogLevel, std::string_view) {});
@@ -65,10 +71,8 @@ TEST_F(ResumePointTest, a_store_that_is_gone_is_not_taken_for_none) {
 }
 
 TEST_F(ResumePointTest, a_store_that_is_gone_is_made_up_for_by_a_checkpoint_with_a_word) {
-  Settings settings = this->settings("run");
-  settings.placement.optimizer.device = Placement::nvme;
+  Settings settings = with_store();
   settings.length.max_steps = 2;
-  settings.cadence.save_steps = 2;
   ASSERT_EQ(train_run(settings).code, 0);
   settings.output.resume = "auto";
   std::vector<std::string> lines;
@@ -79,10 +83,7 @@ TEST_F(ResumePointTest, a_store_that_is_gone_is_made_up_for_by_a_checkpoint_with
       << "it has ended";
   // The finished run goes on, is stopped, and its drive is gone.
   settings.length.max_steps = 8;
-  const Result stopped = train_run(settings, [](const std::string& line, auto& signal) {
-    if (line.find("saved ") == 0) signal = SIGTERM;
-  });
-  ASSERT_EQ(stopped.code, 143) << stopped.error;
+  stop_as_it_saves(settings);
   fs::remove_all(folder_ / "run" / "checkpoint-4");
   fs::remove_all(io::list_run_folders(folder_ / "swap").at(0).path);
   EXPECT_EQ(find_resume_point(settings, OutputFolder(settings.output, log), log).state.global_step,
