@@ -61,14 +61,14 @@ LoaderPosition Loader::position(std::int64_t samples) const {
 
 std::int64_t Loader::resume(const LoaderPosition& position) const {
   const LoaderPosition here = this->position(position.samples);
-  require(position.length == here.length, ErrorKind::data,
+  require(position.length == here.length, ErrorKind::usage,
           "the run began with sequences of {} tokens (max_length), but now they have {}; give the "
           "same max_length, or begin a new run",
           position.length, here.length);
-  require(position.seed == here.seed, ErrorKind::data,
+  require(position.seed == here.seed, ErrorKind::usage,
           "the run began with seed {}, but now it is {}; give the same seed, or begin a new run",
           position.seed, here.seed);
-  require(position.sequences == here.sequences, ErrorKind::data,
+  require(position.sequences == here.sequences, ErrorKind::usage,
           "the run began with {} training sequences, but now there are {}; give the same data and "
           "validation_fraction, or begin a new run",
           position.sequences, here.sequences);

@@ -185,7 +185,7 @@ TEST_F(LoaderTest, a_split_that_leaves_nothing_is_refused) {
 TEST_F(LoaderTest, a_position_that_means_other_samples_is_refused) {
   const LoaderPosition saved = loader().position(24);
   const auto message = [&](const Loader& other) {
-    return refusal(ErrorKind::data, [&] { static_cast<void>(other.resume(saved)); });
+    return refusal(ErrorKind::usage, [&] { static_cast<void>(other.resume(saved)); });
   };
   EXPECT_THAT(message(loader({.seed = 43})), HasSubstr("seed"));
   EXPECT_THAT(message(Loader(Sequences(dataset_, kLength + 1), {})), HasSubstr("max_length"));

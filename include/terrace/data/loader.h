@@ -80,8 +80,8 @@ class Loader {
 
   /// The position to save once `samples` have been consumed.
   [[nodiscard]] LoaderPosition position(std::int64_t samples) const;
-  /// The sample to go on with. Errors: data, when the position was saved with another seed,
-  /// sequence length or number of sequences, naming which.
+  /// The sample to go on with. Errors: usage, when the position was saved with another seed,
+  /// sequence length or number of sequences (of the same data), naming which.
   [[nodiscard]] std::int64_t resume(const LoaderPosition& position) const;
 
  private:
