@@ -12,6 +12,27 @@
 namespace terrace::engine {
 namespace {
 
+/// Sections that may lie in each other; a configuration has four. The tree is taken down by
+/// recursion.
+constexpr std::size_t kDepthMax = 64;
+/// What a sentence quotes of a text that may have any length.
+constexpr std::size_t kQuotedBytesMax = 160;
+
+/// `text`, or of a long one its beginning and its end.
+std::string excerpt(std::string_view text) {
+  if (text.size() <= kQuotedBytesMax) return std::string(text);
+  constexpr std::size_t kPart = kQuotedBytesMax / 2;
+  // No character of UTF-8 is cut.
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+  };
+  std::size_t first = kPart;
+  while (first > 0 && continues(first)) --first;
+  std::size_t last = text.size() - kPart;
+  while (last < text.size() && continues(last)) ++last;
+  return fmt::format("{}...{}", text.substr(0, first), text.substr(last));
+}
+
 /// Reads characters and counts the lines that have been read.
 class CountingIterator {
  public:
@@ -78,6 +99,9 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
 
   bool key(std::string& value) override {
+    require(value.size() <= kQuotedBytesMax, ErrorKind::usage,
+            "{} line {}: there is a key of {} bytes (\"{}\"), and no key is so long", name_, line_,
+            value.size(), excerpt(value));
     JsonNode& object = open_.back();
     const auto found = std::find(object.names.begin(), object.names.end(), value);
     if (found != object.names.end()) {
@@ -92,17 +116,26 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t /*position*/, const std::string& last_token,
                    const nlohmann::json::exception& error) override {
-    std::string_view reason = error.what();  // "[json.exception...] parse error at ...: syntax ..."
-    if (const auto syntax = reason.find("syntax error"); syntax != std::string_view::npos) {
-      reason.remove_prefix(syntax);
+    // "[json.exception...] parse error at line 3, column 1: syntax error ..."
+    std::string_view reason = error.what();
+    std::string place = fmt::format("line {}", line_);
+    const auto position = reason.find("line ");
+    const auto syntax = reason.find(": syntax error");
+    if (position < syntax && syntax != std::string_view::npos) {
+      place = reason.substr(position, syntax - position);
+      reason.remove_prefix(syntax + 2);
     }
-    fail(ErrorKind::usage, "{} line {}: not valid JSON near '{}': {}", name_, line_, last_token,
-         reason);
+    fail(ErrorKind::usage, "{} {}: not valid JSON near '{}': {}", name_, place, excerpt(last_token),
+         excerpt(reason));
   }
 
  private:
   bool open(JsonNode::Kind kind) {
     const int line = key_line();
+    require(open_.size() < kDepthMax, ErrorKind::usage,
+            "{} line {}: more than {} lists or objects lie in each other, and no configuration is "
+            "so deep",
+            name_, line_, kDepthMax);
     open_.push_back(JsonNode{.kind = kind, .line = line});
     key_lines_.push_back(0);
     return true;
@@ -154,7 +187,7 @@ std::string JsonNode::describe() const {
     case Kind::number:
       return fmt::format("the number {}", scalar_text());
     case Kind::text:
-      return fmt::format("the string \"{}\"", text);
+      return fmt::format("the string \"{}\"", excerpt(text));
   }
   return "";
 }

@@ -90,8 +90,21 @@ TEST(File, the_line_is_that_of_the_key_whatever_follows_the_value) {
 }
 
 TEST(File, what_is_not_json_is_refused_with_its_line) {
-  EXPECT_THAT(file_error("{\n\"seed\": 1,\n}"), AllOf(HasSubstr("line 3"), HasSubstr("JSON")));
+  EXPECT_THAT(file_error("{\n\"seed\": 1,\n}"),
+              AllOf(HasSubstr("line 3, column 1: "), HasSubstr("JSON")));
   EXPECT_THAT(flag_error({"--config", "/nowhere/x.json"}), HasSubstr("/nowhere/x.json"));
+}
+
+TEST(File, what_is_long_or_deep_is_not_quoted_whole) {
+  const std::string many(100'000, '[');
+  EXPECT_THAT(file_error("{\n\"seed\": " + many), HasSubstr("line 2: more than 64 lists"));
+  for (const std::string& text : {"{\"seed\": \"" + std::string(100'000, 'x') + "\"}",
+                                  "{\"seed\": " + std::string(100'000, ' ') + "}",
+                                  "{\"seed\": \"" + std::string(100'000, 'x')}) {
+    const std::string error = file_error(text);
+    EXPECT_THAT(error, AllOf(HasSubstr("line 1"), HasSubstr("...")));
+    EXPECT_LT(error.size(), 1000U);
+  }
 }
 
 TEST(File, integral_floats_sizes_and_auto_are_accepted) {
