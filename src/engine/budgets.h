@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "terrace/engine/settings.h"
 #include "terrace/plan/plan.h"
@@ -32,10 +33,11 @@ struct Need {
     return process_bytes <= budgets.process_bytes && device_bytes <= budgets.device_bytes;
   }
 
-  /// What it is short of, in all; 0 when it fits.
-  [[nodiscard]] std::uint64_t excess(const Budgets& budgets) const {
-    return process_bytes - std::min(process_bytes, budgets.process_bytes) + device_bytes -
-           std::min(device_bytes, budgets.device_bytes);
+  /// What it is short of, of the device's memory and of RAM. Less of the former is nearer, whatever
+  /// the latter: a slower tier can be asked for more, by budget or drive.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> excess(const Budgets& budgets) const {
+    return {device_bytes - std::min(device_bytes, budgets.device_bytes),
+            process_bytes - std::min(process_bytes, budgets.process_bytes)};
   }
 
   std::uint64_t process_bytes;  ///< of RAM: `PlanRequest::device_is_ram`

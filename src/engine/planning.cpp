@@ -115,9 +115,9 @@ std::uint64_t least_need(const Settings& settings, const PlanInput& what,
 }
 
 /// The two changes of settings that lower `need` of the least plan most (a drive, where there is
-/// none, is one of them if it helps), as flags with what it would then be; empty when nothing
-/// helps.
-std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
+/// none, is one of them if it helps), as flags with what it would then be, which is less than
+/// `refused` is; empty when nothing helps.
+std::string ways_out(const PlanInput& what, std::uint64_t Need::*need, const Need& refused) {
   struct Way {
     std::string flag;
     std::uint64_t bytes = 0;
@@ -163,7 +163,7 @@ std::string ways_out(const PlanInput& what, std::uint64_t Need::*need) {
     try_way(fmt::format("--set zero_optimization.offload_optimizer.buffer_count={}", kChunkSlots),
             [](Settings& changed) { changed.placement.optimizer.buffer_count = kChunkSlots; });
   }
-  const std::uint64_t now = least_need(what.settings, what, need);
+  const std::uint64_t now = std::min(least_need(what.settings, what, need), refused.*need);
   std::erase_if(ways, [&](const Way& way) { return way.bytes >= now; });
   // A drive is named whatever it gains: it is what holds any model.
   const bool drive = !ways.empty() && ways.front().flag.starts_with("--swap");
@@ -196,8 +196,12 @@ std::string describe(const plan::Plan& plan, bool automatic) {
       return of == Tier::device ? "device" : of == Tier::host ? "host RAM" : "disk";
     };
     if (resident == 0) return name(tier);
-    return fmt::format("{} ({:.0f} % of them on {})", name(tier), resident * 100,
-                       name(resident_tier));
+    if (resident == 1) return name(resident_tier);
+    const double percent = resident * 100;
+    const std::string share = percent > 99  ? "more than 99"
+                              : percent < 1 ? "less than 1"
+                                            : fmt::format("{:.0f}", percent);
+    return fmt::format("{} ({} % of them on {})", name(tier), share, name(resident_tier));
   };
   const std::string boundaries =
       plan.boundary_home.empty()
@@ -234,7 +238,7 @@ struct DiskNeed {
   if (need.device_bytes > budgets.device_bytes) {
     fail(ErrorKind::does_not_fit, "the device tier needs {} ({}), but {} allows {}: raise it{}",
          format_bytes(need.device_bytes), chosen.placement, what.basis.device_budget_source,
-         format_bytes(budgets.device_bytes), ways_out(what, &Need::device_bytes));
+         format_bytes(budgets.device_bytes), ways_out(what, &Need::device_bytes, need));
   }
   if (need.fits(budgets)) {
     const DiskNeed disk(what, chosen);
@@ -247,7 +251,7 @@ struct DiskNeed {
   fail(ErrorKind::does_not_fit,
        "the run needs {} of RAM ({}), but {} allows {}: raise --host_memory{}",
        format_bytes(chosen.process_bytes), chosen.placement, chosen.budget_source,
-       format_bytes(chosen.budget_bytes), ways_out(what, &Need::process_bytes));
+       format_bytes(chosen.budget_bytes), ways_out(what, &Need::process_bytes, need));
 }
 
 }  // namespace
@@ -322,8 +326,8 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                        !chosen.plan.boundary_home.empty();
     chosen.placement = describe(chosen.plan, automatic || moved);
     chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
-    const std::uint64_t excess = Need(chosen.plan).excess(budgets);
-    if (excess == 0 && DiskNeed(input, chosen).fits()) {
+    const auto excess = Need(chosen.plan).excess(budgets);
+    if (Need(chosen.plan).fits(budgets) && DiskNeed(input, chosen).fits()) {
       plan::complete(chosen.plan);
       return chosen;
     }

@@ -90,6 +90,24 @@ TEST_F(PlanningTest, memory_of_the_devices_own_is_not_in_the_budget_of_ram) {
   EXPECT_LE(part.process_bytes, beside);
 }
 
+TEST_F(PlanningTest, what_a_device_holds_only_with_more_ram_is_refused_for_the_ram) {
+  settings_.placement.swap.clear();
+  const plan::Plan all = choose(kGiB).plan;
+  const std::uint64_t state = state_on(all, Tier::device);
+  settings_.placement.device_memory = Budget{.bytes = all.memory.bytes(Tier::device) - state};
+  const PlanBasis gpu{.device_is_ram = false};
+  const std::uint64_t need = choose(kGiB, gpu).process_bytes;
+  try {
+    (void)choose(need - kMiB / 2, gpu);
+    FAIL() << "less RAM than the plan needs was accepted";
+  } catch (const Error& error) {
+    const std::string sentence = error.what();
+    EXPECT_THAT(sentence, ::testing::StartsWith("the run needs "));
+    EXPECT_THAT(sentence, HasSubstr("master and moments on host RAM"));
+    EXPECT_THAT(sentence, HasSubstr("--swap DIR with a folder on an NVMe drive takes "));
+  }
+}
+
 TEST_F(PlanningTest, a_larger_budget_never_moves_anything_to_a_slower_tier) {
   constexpr std::uint64_t kChunkBytes = 2048 * 12;
   for (const double clip : {1.0, 0.0}) {
