@@ -339,7 +339,7 @@ void add_cadence(OptionTable& table, Settings& s) {
   table.add({.keys = {"trace_steps"},
              .flags = {"trace_steps"},
              .field = field(s.output.trace_steps),
-             .help = "first and last step that are traced",
+             .help = "first and last step that are traced; the run must reach the first",
              .unit = "steps"});
 }
 

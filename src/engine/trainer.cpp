@@ -68,9 +68,7 @@ int Trainer::run() {
 
 void Trainer::make_executor() {
   const OptimizerSetup optimizer = optimizer_setup();
-  if (!settings_.output.trace.empty()) {
-    trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
-  }
+  if (is_traced()) trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
   executor_ = std::make_unique<Executor>(
       Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
                         *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},

@@ -34,6 +34,9 @@ class Trainer {
   void prepare_data();
   void prepare_beginning();
   void prepare_plan();
+  /// Whether the steps to come are traced, all or some. Once the beginning is known.
+  [[nodiscard]] bool is_traced() const;
+  void require_steps_of_trace() const;
   /// What can be known to fail without allocating anything: weights, drives, space.
   void check_beginning();
   [[nodiscard]] std::int64_t checkpoints_to_come() const;

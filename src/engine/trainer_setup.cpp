@@ -42,6 +42,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
   output_.require_place_of_trace(settings_.output.trace);
   prepare_data();
   prepare_beginning();
+  require_steps_of_trace();
   prepare_plan();
 }
 
@@ -87,6 +88,23 @@ void Trainer::prepare_beginning() {
   }
 }
 
+bool Trainer::is_traced() const {
+  return !settings_.output.trace.empty() &&
+         std::min(settings_.output.trace_steps.last, total_steps_) > done_.value;
+}
+
+void Trainer::require_steps_of_trace() const {
+  const OutputSettings& output = settings_.output;
+  if (output.trace.empty()) return;
+  require(output.trace_steps.first <= total_steps_, ErrorKind::usage,
+          "--trace_steps is {}:{}, but the run ends with step {}: name steps up to that one",
+          output.trace_steps.first, output.trace_steps.last, total_steps_);
+  if (is_traced()) return;
+  context_.log.warning(
+      "{} is not written: --trace_steps is {}:{}, and the run goes on after step {}", output.trace,
+      output.trace_steps.first, output.trace_steps.last, done_.value);
+}
+
 void Trainer::prepare_plan() {
   PlanBasis basis;
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
@@ -122,7 +140,10 @@ void Trainer::print_tables() const {
       {"model",
        fmt::format("{}, {} parameters, {}", setup_.source.name,
                    format_count(static_cast<std::uint64_t>(model.parameter_count())),
-                   setup_.source.is_preset() ? "random weights" : "weights of the folder")},
+                   !beginning_.starts_afresh()
+                       ? fmt::format("state of step {} in {}", done_.value, beginning_.place())
+                   : setup_.source.is_preset() ? "random weights"
+                                               : "weights of the folder")},
       {"data", fmt::format("{} tokens, {} sequences of {} an epoch{}",
                            format_count(static_cast<std::uint64_t>(data_.dataset->tokens())),
                            data_.training->samples_per_epoch(), length_,

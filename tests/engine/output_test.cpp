@@ -170,6 +170,29 @@ TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {
   EXPECT_EQ(last.at("disk bytes under way"), (nlohmann::json{{"read", 0}, {"written", 0}}));
 }
 
+TEST_F(OutputTest, a_trace_of_steps_that_do_not_come_is_refused_or_said_to_be_none) {
+  Settings settings = this->settings("run");
+  settings.output.trace = folder_ / "trace.json";
+  settings.output.trace_steps = {7, 9};
+  const Result behind = train_run(settings);
+  EXPECT_EQ(behind.code, 2);
+  EXPECT_THAT(behind.error, AllOf(HasSubstr("7:9"), HasSubstr("ends with step 6")));
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  settings.output.trace_steps = {1, 5};
+  settings.output.trace.clear();
+  settings.cadence.save_steps = 6;
+  (void)run(settings);
+  settings.output.trace = folder_ / "trace.json";
+  settings.output.resume = "auto";
+  settings.length.max_steps = 7;
+  const Result past = train_run(settings);
+  EXPECT_EQ(past.code, 0) << past.error;
+  EXPECT_TRUE(past.says("trace.json is not written"));
+  EXPECT_TRUE(past.says("state of step 6 in ")) << "the table says what the run begins with";
+  EXPECT_FALSE(past.says("random weights"));
+  EXPECT_FALSE(fs::exists(folder_ / "trace.json"));
+}
+
 // Disk paths: known before the first step.
 
 class DiskPathTest : public TrainingTest {
