@@ -10,6 +10,7 @@
 #include "terrace/core/random.h"
 #include "terrace/core/units.h"
 #include "terrace/io/aligned_memory.h"
+#include "terrace/io/file.h"
 
 namespace terrace::io {
 namespace {
@@ -94,10 +95,7 @@ DriveRates measure_drive(const std::filesystem::path& folder, std::uint64_t byte
   const std::filesystem::path file = folder / "probe";
   struct Removal {
     const std::filesystem::path& file;
-    ~Removal() {
-      std::error_code ignored;
-      std::filesystem::remove(file, ignored);
-    }
+    ~Removal() { (void)remove_with_space(file); }
   } const removal{file};
   Log silent([](LogLevel, std::string_view) {});
   Probe probe(file, std::max(bytes, wanted.piece_bytes), wanted, silent);

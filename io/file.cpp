@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace terrace::io {
 namespace {
@@ -209,6 +210,38 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
           errno_name(errno));
   sync_folder(folder_of(to));
   if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
+}
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+std::error_code remove_with_space(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::vector<FileDescriptor> files;
+  auto hold = [&](const fs::path& file) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return;
+    FileDescriptor opened(::open(file.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (opened) files.push_back(std::move(opened));
+  };
+  hold(path);
+  std::error_code ignored;
+  fs::recursive_directory_iterator below(path, ignored);
+  for (; below != fs::recursive_directory_iterator(); below.increment(ignored)) {
+    hold(below->path());
+  }
+  std::error_code failed;
+  fs::remove_all(path, failed);
+  // Cut only now: what a kill interrupts is either there as it was or gone. And only what has no
+  // other name.
+  for (const FileDescriptor& file : files) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) == 0 && status.st_nlink == 0)
+      (void)!::ftruncate(file.get(), 0);
+  }
+  return failed;
 }
 
 std::size_t remove_temporaries(const std::filesystem::path& folder) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -40,6 +41,23 @@ std::uint64_t free_bytes(std::span<const std::filesystem::path> folders) {
   std::uint64_t bytes = 0;
   for (const auto& [device, free] : by_device) bytes += free;
   return bytes;
+}
+
+std::vector<std::uint64_t> shares_of_free_bytes(std::span<const std::filesystem::path> folders) {
+  std::map<dev_t, std::uint64_t> users;
+  for (const auto& folder : folders) ++users[device_of(folder)];
+  std::vector<std::uint64_t> shares;
+  for (const auto& folder : folders) {
+    shares.push_back(free_bytes(folder) / users[device_of(folder)]);
+  }
+  return shares;
+}
+
+bool share_a_file_system(std::span<const std::filesystem::path> folders) {
+  std::set<dev_t> devices;
+  return !std::ranges::all_of(folders, [&](const std::filesystem::path& folder) {
+    return devices.insert(device_of(folder)).second;
+  });
 }
 
 void require_free_space(std::span<const SpaceNeed> needs) {

@@ -56,8 +56,7 @@ void require_space(std::span<const std::filesystem::path> folders,
 }
 
 void remove_scratch(const std::filesystem::path& folder) {
-  std::error_code code;
-  std::filesystem::remove(folder / kScratchName, code);
+  const std::error_code code = remove_with_space(folder / kScratchName);
   require(!code, ErrorKind::io, "cannot remove {}: {}", (folder / kScratchName).string(),
           code.message());
 }
@@ -82,9 +81,8 @@ PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStore
 
 PageStore::~PageStore() {
   // What cannot be removed is left to the next open, which says so.
-  std::error_code ignored;
   for (std::size_t file = 0; scratch_ && file < folders_.size(); ++file) {
-    if (!options_.engine_factory) std::filesystem::remove(folders_[file] / kScratchName, ignored);
+    if (!options_.engine_factory) (void)remove_with_space(folders_[file] / kScratchName);
   }
 }
 
@@ -190,9 +188,8 @@ void PageStore::add_scratch(std::span<const PageSpec> pages) {
   const bool on_files = !options_.engine_factory;
   std::vector<double> weights = weights_;
   if (on_files) {
-    std::vector<std::uint64_t> free;
-    for (const auto& folder : folders_) free.push_back(free_bytes(folder));
-    weights = within_free_space(std::move(weights), free, scratch_bytes_needed(pages));
+    weights = within_free_space(std::move(weights), shares_of_free_bytes(folders_),
+                                scratch_bytes_needed(pages));
   }
   auto scratch = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
                                              weights, 1, static_cast<int>(folders_.size()));

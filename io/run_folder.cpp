@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 
 namespace terrace::io {
@@ -57,19 +58,32 @@ bool is_run_folder(const fs::path& path) {
   return path.filename().native().starts_with(kPrefix) && fs::is_directory(path);
 }
 
-/// Whether two names are one folder's, however they are written.
-bool is_same(const fs::path& a, const fs::path& b) {
-  std::error_code ignored;
-  return a == b || fs::equivalent(a, b, ignored);
-}
-
 void remove_tree(const fs::path& path) {
-  std::error_code code;
-  fs::remove_all(path, code);
+  const std::error_code code = remove_with_space(path);
   require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), code.message());
 }
 
 }  // namespace
+
+bool is_same_folder(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  if (a == b || fs::equivalent(a, b, ignored)) return true;
+  const auto plain = [&](const fs::path& path) {
+    return fs::weakly_canonical(fs::absolute(path, ignored) / "", ignored);
+  };
+  return plain(a) == plain(b);
+}
+
+void require_distinct_folders(std::string_view option, std::span<const fs::path> folders) {
+  for (auto folder = folders.begin(); folder != folders.end(); ++folder) {
+    const auto first = std::find_if(folders.begin(), folder, [&](const fs::path& other) {
+      return is_same_folder(other, *folder);
+    });
+    require(first == folder, ErrorKind::usage, "{} names {} twice{}: name each folder once", option,
+            first->string(),
+            *first == *folder ? "" : fmt::format(", the second time as {}", folder->string()));
+  }
+}
 
 std::vector<RunRecord> list_run_folders(const fs::path& base) {
   require(fs::is_directory(base), ErrorKind::usage,
@@ -86,7 +100,8 @@ std::vector<RunRecord> list_run_folders(const fs::path& base) {
 std::uint64_t bytes_of(const RunRecord& record) {
   std::uint64_t bytes = bytes_below(record.path);
   for (const fs::path& sibling : record.folders) {
-    if (!is_same(sibling, record.path) && is_run_folder(sibling)) bytes += bytes_below(sibling);
+    if (!is_same_folder(sibling, record.path) && is_run_folder(sibling))
+      bytes += bytes_below(sibling);
   }
   return bytes;
 }
@@ -99,7 +114,7 @@ std::uint64_t remove_run_folder(const RunRecord& record, bool force) {
           now.path.string(), name_of(now.liveness), now.pid, now.host, now.since);
   const std::uint64_t bytes = bytes_of(now);
   for (const fs::path& sibling : now.folders) {
-    if (!is_same(sibling, now.path) && is_run_folder(sibling)) remove_tree(sibling);
+    if (!is_same_folder(sibling, now.path) && is_run_folder(sibling)) remove_tree(sibling);
   }
   if (is_run_folder(now.path)) remove_tree(now.path);
   return bytes;
@@ -159,7 +174,8 @@ std::optional<RunRecord> RunFolder::find(std::span<const fs::path> bases, std::s
   for (const fs::path& base : bases) {
     for (RunRecord& record : list_run_folders(base)) {
       const bool matches = record.owner == owner && record.liveness != RunLiveness::live &&
-                           !record.folders.empty() && is_same(record.folders[0], record.path);
+                           !record.folders.empty() &&
+                           is_same_folder(record.folders[0], record.path);
       if (matches && (!newest || record.since > newest->since)) newest = std::move(record);
     }
   }

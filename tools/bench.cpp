@@ -9,6 +9,8 @@
 #include "terrace/core/error.h"
 #include "terrace/engine/profile.h"
 #include "terrace/io/file.h"
+#include "terrace/io/free_space.h"
+#include "terrace/io/run_folder.h"
 
 namespace terrace::tools {
 namespace {
@@ -134,6 +136,14 @@ void add_paths(engine::OptionTable& table, std::vector<std::string>& paths, bool
              .required = required});
 }
 
+/// The folders of `--path`, which are refused before anything is measured.
+std::vector<std::filesystem::path> drives_of(const std::vector<std::string>& paths) {
+  std::vector<std::filesystem::path> drives(paths.begin(), paths.end());
+  io::require_distinct_folders("--path", drives);
+  for (const std::filesystem::path& drive : drives) io::require_drive(drive);
+  return drives;
+}
+
 void add_requests(engine::OptionTable& table, DiskBenchOptions& options) {
   table.add({.flags = {"bs", "block"},
              .field = engine::size_field(options.block),
@@ -182,7 +192,7 @@ int run_disk(Context& context, const Arguments& arguments) {
   add_json(table, json);
   const std::string_view usage = "terrace bench disk --path DIR[,DIR] [OPTION ...]";
   if (!parse(context, table, usage, arguments)) return 0;
-  options.paths.assign(paths.begin(), paths.end());
+  options.paths = drives_of(paths);
   show(bench_disk(options, context.log), json);
   return 0;
 }
@@ -225,7 +235,7 @@ int run_all(Context& context, const Arguments& arguments) {
   add_json(table, json);
   const std::string_view usage = "terrace bench all --profile FILE [--path DIR[,DIR]] [OPTION ...]";
   if (!parse(context, table, usage, arguments)) return 0;
-  options.disk.paths.assign(paths.begin(), paths.end());
+  options.disk.paths = drives_of(paths);
   options.optimizer.threads = options.compute.threads = threads;
   for (int* count : {&options.copy.repetitions, &options.optimizer.repetitions,
                      &options.compute.repetitions, &options.disk.repetitions}) {

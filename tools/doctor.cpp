@@ -14,6 +14,7 @@
 #include "terrace/io/aligned_memory.h"
 #include "terrace/io/engine.h"
 #include "terrace/io/free_space.h"
+#include "terrace/io/run_folder.h"
 #include "terrace/kernels/cpu.h"
 
 namespace terrace::tools {
@@ -83,9 +84,9 @@ class ProbeFile {
   fs::path path_;
 };
 
-/// Writes and reads a MiB as a run would, so that what is refused shows.
-void examine_disk(Findings& findings, const fs::path& folder) {
-  io::require_writable_folder(folder);
+/// Writes and reads a MiB as a run would, so that what is refused shows. Of several folders on one
+/// file system all but the first have the space of an earlier one (`is_counted`).
+void examine_disk(Findings& findings, const fs::path& folder, bool is_counted) {
   if (io::is_in_memory(folder)) {
     findings.advice.push_back(fmt::format(
         "{} lies in memory (tmpfs): choose a folder on a drive for --swap", folder.string()));
@@ -105,10 +106,22 @@ void examine_disk(Findings& findings, const fs::path& folder) {
   const io::Capabilities found = engine->capabilities();
   findings.facts.emplace_back(
       fmt::format("disk {}", folder.string()),
-      fmt::format("{} free, {}, {}, buffers {}", format_bytes(io::free_bytes(folder)), found.driver,
+      fmt::format("{} free{}, {}, {}, buffers {}", format_bytes(io::free_bytes(folder)),
+                  is_counted ? " (those of a folder above: one file system)" : "", found.driver,
                   found.direct ? "O_DIRECT" : "page cache",
                   found.registered ? "registered" : "not registered"));
   take_fallbacks(findings, log);
+}
+
+void examine_disks(Findings& findings, const std::vector<fs::path>& folders) {
+  io::require_distinct_folders("--swap", folders);
+  for (const fs::path& folder : folders) io::require_writable_folder(folder);
+  for (auto folder = folders.begin(); folder != folders.end(); ++folder) {
+    const bool is_counted = std::any_of(folders.begin(), folder, [&](const fs::path& earlier) {
+      return io::share_a_file_system(std::array{earlier, *folder});
+    });
+    examine_disk(findings, *folder, is_counted);
+  }
 }
 
 std::string as_text(const Findings& findings) {
@@ -147,7 +160,7 @@ int run_doctor(Context& context, const Arguments& arguments) {
   examine_processor(findings);
   examine_memory(findings);
   examine_gpu(findings);
-  for (const std::string& folder : swap) examine_disk(findings, folder);
+  examine_disks(findings, {swap.begin(), swap.end()});
   print(json ? as_json(findings) : as_text(findings));
   return 0;
 }

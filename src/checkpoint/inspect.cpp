@@ -19,11 +19,6 @@ namespace {
 
 constexpr const char* kTensors = "tensors";
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 Json begin(const char* kind, const std::filesystem::path& path) {
   return {{"kind", kind}, {"path", path.string()}};
 }
@@ -211,7 +206,7 @@ Json describe_store(const std::filesystem::path& folder) {
 }
 
 Json describe(const std::filesystem::path& path, const InspectOptions& options) {
-  require(is_there(path), ErrorKind::data,
+  require(io::is_there(path), ErrorKind::data,
           "{} does not exist; a safetensors file, checkpoint, model folder, output folder or page "
           "store was expected",
           path.string());
@@ -227,8 +222,8 @@ Json describe(const std::filesystem::path& path, const InspectOptions& options) 
             "{} is no .safetensors file; give one, or a folder", path.string());
     return without_checksums(describe_file(path));
   }
-  if (is_there(path / kMarkerName)) return describe_checkpoint(path, options);
-  if (is_there(path / "manifest") && is_there(path / "pages"))
+  if (io::is_there(path / kMarkerName)) return describe_checkpoint(path, options);
+  if (io::is_there(path / "manifest") && io::is_there(path / "pages"))
     return without_checksums(describe_store(path));
   const CheckpointList list = list_checkpoints(path);
   const bool has_checkpoints =

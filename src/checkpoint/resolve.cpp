@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::size_t kShownEntries = 5;
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 void require_folder(const std::filesystem::path& path, std::string_view wanted) {
   std::error_code code;
   const auto status = std::filesystem::status(path, code);
@@ -54,11 +49,11 @@ std::string faults_of(const CheckpointList& list) {
 /// The snapshot of a model in the Hugging Face cache: the one that "main" names, else the only one.
 std::optional<std::filesystem::path> snapshot_of(const std::filesystem::path& path) {
   const std::filesystem::path snapshots = path / "snapshots";
-  if (!is_there(snapshots)) return std::nullopt;
-  if (is_there(path / "refs" / "main")) {
+  if (!io::is_there(snapshots)) return std::nullopt;
+  if (io::is_there(path / "refs" / "main")) {
     std::string revision = io::read_file(path / "refs" / "main", 4096);
     revision.erase(revision.find_last_not_of(" \n\r\t") + 1);
-    if (is_there(snapshots / revision)) return snapshots / revision;
+    if (io::is_there(snapshots / revision)) return snapshots / revision;
   }
   std::vector<std::filesystem::path> found;
   std::error_code code;
@@ -91,8 +86,8 @@ std::string newer_checkpoint(const std::filesystem::path& path) {
 
 ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
   require_folder(path, "a model folder, a checkpoint or an output folder");
-  if (is_there(path / kMarkerName)) return {path, FolderKind::checkpoint, ""};
-  if (is_there(path / "config.json")) return {path, FolderKind::model, newer_checkpoint(path)};
+  if (io::is_there(path / kMarkerName)) return {path, FolderKind::checkpoint, ""};
+  if (io::is_there(path / "config.json")) return {path, FolderKind::model, newer_checkpoint(path)};
   if (const auto snapshot = snapshot_of(path)) {
     return {*snapshot, FolderKind::model,
             fmt::format("{} is a folder of the Hugging Face cache, of which {} is the snapshot",
@@ -111,7 +106,7 @@ ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
   require_folder(path, "a checkpoint or an output folder");
-  if (is_there(path / kMarkerName)) return path;
+  if (io::is_there(path / kMarkerName)) return path;
   const CheckpointList list = list_checkpoints(path);
   require(!list.complete.empty(), ErrorKind::data,
           "there is nothing to resume from in {}: it has no {}, so it is no complete checkpoint, "

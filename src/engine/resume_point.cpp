@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 /// Whether the run folder lies below one of the folders of `--swap`.
 bool is_in_swap(const PlacementSettings& settings, const fs::path& run_folder) {
   return std::ranges::any_of(settings.swap, [&](const std::string& base) {
-    return plain_path(base) == plain_path(run_folder.parent_path());
+    return io::is_same_folder(base, run_folder.parent_path());
   });
 }
 
@@ -27,7 +27,7 @@ std::optional<io::RunRecord> find_dead_store(const PlacementSettings& settings,
   std::vector<fs::path> bases;
   auto add = [&](const fs::path& base) {
     const bool known = std::ranges::any_of(
-        bases, [&](const fs::path& other) { return plain_path(other) == plain_path(base); });
+        bases, [&](const fs::path& other) { return io::is_same_folder(other, base); });
     std::error_code ignored;  // A drive of the last run may have failed, which stops no other.
     if (!known && fs::is_directory(base, ignored)) bases.push_back(base);
   };

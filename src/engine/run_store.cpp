@@ -44,11 +44,10 @@ std::vector<io::StoreFolder> choose_use(std::span<const fs::path> paths, std::ui
   for (const fs::path& path : paths) folders.push_back({path, 1});
   if (bytes < kMeasuredBytesMin || (folders.size() == 1 && options.phases)) return folders;
   std::vector<io::DriveRates> drives;
-  std::vector<std::uint64_t> free;
-  for (const fs::path& path : paths) {
-    free.push_back(io::free_bytes(path));
+  const std::vector<std::uint64_t> free = io::shares_of_free_bytes(paths);
+  for (std::size_t drive = 0; drive < paths.size(); ++drive) {
     drives.push_back(
-        io::measure_drive(path, std::min(kProbeBytes, free.back() / 2), options.engine));
+        io::measure_drive(paths[drive], std::min(kProbeBytes, free[drive] / 2), options.engine));
   }
   if (!options.phases) {
     options.phases = io::better_apart(drives) ? io::Phases::apart : io::Phases::mixed;
@@ -122,9 +121,10 @@ DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
     free = io::free_bytes(folders) + found.freed_bytes;
     limit.bytes = free;
     limit.advice = fmt::format(
-        "but {} are free in {}: free some space ('terrace swap clean' removes what dead runs have "
-        "left), or {}",
+        "but {} are free in {}{}: free some space ('terrace swap clean' removes what dead runs "
+        "have left), or {}",
         format_bytes(limit.bytes), fmt::join(settings.swap, ","),
+        io::share_a_file_system(folders) ? " (a file system with several of them counts once)" : "",
         is_there ? "keep them in RAM (--offload_activations cpu)" : "name another folder");
   }
   if (!settings.disk) return limit;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "output_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/engine/options.h"
 #include "terrace/io/page_store.h"
+#include "terrace/io/run_folder.h"
 
 namespace terrace::engine {
 namespace {
@@ -65,14 +65,6 @@ void check_lengths(const Settings& settings) {
           "resume continues what overwrite_output_dir would remove: keep one of the two");
 }
 
-/// The first in the range that is `folder`, by whatever name; else `end`.
-template <class Iterator>
-Iterator find_folder(Iterator begin, Iterator end, const std::string& folder) {
-  return std::find_if(begin, end, [&](const std::string& other) {
-    return other == folder || plain_path(other) == plain_path(folder);
-  });
-}
-
 void check_placement(const PlacementSettings& placement) {
   for (const auto& [flag, offload] : {std::pair("offload_optimizer", &placement.optimizer),
                                       std::pair("offload_param", &placement.parameters),
@@ -86,11 +78,8 @@ void check_placement(const PlacementSettings& placement) {
       "aio.block_size is {}, but must be a multiple of 262144 bytes (256 KiB) above 0, because a "
       "checksum covers that much",
       block);
-  for (auto folder = placement.swap.begin(); folder != placement.swap.end(); ++folder) {
-    const auto first = find_folder(placement.swap.begin(), folder, *folder);
-    require(first == folder, ErrorKind::usage, "swap names {} twice{}: name each folder once",
-            *first, *first == *folder ? "" : fmt::format(", the second time as {}", *folder));
-  }
+  const std::vector<std::filesystem::path> swap(placement.swap.begin(), placement.swap.end());
+  io::require_distinct_folders("swap", swap);
 }
 
 /// The folders of `swap`, or else those of the `nvme_path`s, each once.
@@ -100,7 +89,9 @@ void gather_swap_folders(PlacementSettings& placement) {
     if (offload->device != Placement::nvme && offload->device != Placement::automatic) continue;
     for (const std::string& folder : offload->nvme_path) {
       auto& swap = placement.swap;
-      if (find_folder(swap.begin(), swap.end(), folder) == swap.end()) swap.push_back(folder);
+      const bool known = std::ranges::any_of(
+          swap, [&](const std::string& other) { return io::is_same_folder(other, folder); });
+      if (!known) swap.push_back(folder);
     }
   }
 }

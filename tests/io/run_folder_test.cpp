@@ -1,8 +1,10 @@
 #include "terrace/io/run_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
+#include "terrace/core/unique_handle.h"
 #include "terrace/core/units.h"
 #include "terrace/io/free_space.h"
 #include "terrace/io/page_store.h"
@@ -127,6 +130,53 @@ TEST_F(RunFolderTest, a_dead_run_is_adopted_once) {
   adopted.remove();
   EXPECT_TRUE(list_run_folders(bases_[0]).empty());
   EXPECT_TRUE(list_run_folders(bases_[1]).empty());
+}
+
+TEST_F(RunFolderTest, the_space_of_a_removed_run_is_free_at_once_whoever_has_its_files_open) {
+  RunFolder run = RunFolder::create(bases_, {.owner = "me"});
+  const std::filesystem::path pages = run.paths()[1] / "pages";
+  const std::string state(100'000, 'x');
+  std::ofstream(pages) << state;
+  std::ofstream(bases_[0] / "mine") << state;
+  std::filesystem::create_hard_link(bases_[0] / "mine", run.paths()[1] / "hard");
+  std::filesystem::create_symlink(bases_[0] / "mine", run.paths()[1] / "soft");
+  const FileDescriptor open(::open(pages.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(static_cast<bool>(open));
+  run.remove();
+  EXPECT_FALSE(std::filesystem::exists(pages));
+  struct stat status {};
+  ASSERT_EQ(::fstat(open.get(), &status), 0);
+  EXPECT_EQ(status.st_size, 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_EQ(std::filesystem::file_size(bases_[0] / "mine"), state.size()) << "it has another name";
+}
+
+TEST_F(RunFolderTest, one_folder_is_not_two_drives_however_it_is_written) {
+  const std::filesystem::path a = bases_[0];
+  std::filesystem::create_directory_symlink(a, folder_ / "link");
+  for (const std::filesystem::path& again :
+       {a, a / "", a / "." / "", folder_ / "b/../a", folder_ / "link"}) {
+    const std::filesystem::path named[] = {a, bases_[1], again};
+    const Error error = error_of([&] { require_distinct_folders("--path", named); });
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("--path names " + a.string() + " twice"),
+                                    HasSubstr(again.string())));
+  }
+  EXPECT_TRUE(is_same_folder(folder_ / "none", folder_ / "none/"));
+  EXPECT_FALSE(is_same_folder(folder_ / "none", folder_ / "other"));
+  require_distinct_folders("--path", bases_);
+}
+
+TEST_F(RunFolderTest, folders_on_one_file_system_share_its_space) {
+  const auto free = static_cast<double>(free_bytes(bases_));
+  EXPECT_TRUE(share_a_file_system(bases_));
+  // Others write to the drive meanwhile.
+  for (const std::uint64_t share : shares_of_free_bytes(bases_)) {
+    EXPECT_NEAR(static_cast<double>(share), free / 2, free / 10);
+  }
+  if (!is_in_memory("/dev/shm")) return;
+  const std::filesystem::path apart[] = {bases_[0], "/dev/shm"};
+  EXPECT_FALSE(share_a_file_system(apart));
 }
 
 TEST_F(RunFolderTest, another_hosts_folder_is_unknown_until_its_user_says_so) {

@@ -319,6 +319,20 @@ TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) 
   EXPECT_EQ(json.at("raw").at("manifest_seconds"), 0.0);
 }
 
+TEST(Program, one_folder_is_not_measured_or_tried_as_two) {
+  const terrace::testing::TemporaryFolder folder;
+  const std::string twice = folder.path().string() + "," + folder.path().string() + "/.";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"bench", "disk", "--path", twice},
+        {"bench", "all", "--profile", folder / "node.json", "--path", twice},
+        {"doctor", "--swap", twice}}) {
+    const Result result = run(command);
+    expect_one_sentence(result, 2);
+    EXPECT_THAT(result.err, HasSubstr("twice"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("terrace-swap-" + std::to_string(getpid()));

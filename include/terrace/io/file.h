@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "terrace/core/error.h"
 #include "terrace/core/unique_handle.h"
@@ -104,6 +105,15 @@ void sync_folder(const std::filesystem::path& folder);
 /// Renames a file or folder (over a file or an empty folder of that name) and makes that durable.
 /// The two names are in one file system. Errors: kind `io`.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Whether there is anything of that name. What cannot be looked at counts as not there.
+[[nodiscard]] bool is_there(const std::filesystem::path& path);
+
+/// Removes a file, or a folder with all it holds; that there is none is no error. Follows no link.
+/// The space is free when it returns, also where something still has the files open: the kernel
+/// lets go of those that are registered with a ring only some time after their process has ended.
+/// Returns why what is left could not be removed.
+[[nodiscard]] std::error_code remove_with_space(const std::filesystem::path& path);
 
 /// Removes the temporary files that a killed `OutputFile` left in `folder` (not below it); those
 /// of live processes stay. Returns how many. Errors: kind `io`.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 namespace terrace::io {
 
@@ -11,6 +12,14 @@ namespace terrace::io {
 
 /// The same for all folders together, each file system counted once. Errors: kind `io`.
 [[nodiscard]] std::uint64_t free_bytes(std::span<const std::filesystem::path> folders);
+
+/// What of it is each folder's when all are filled: those on one file system have equal parts.
+/// Errors: kind `io`.
+[[nodiscard]] std::vector<std::uint64_t> shares_of_free_bytes(
+    std::span<const std::filesystem::path> folders);
+
+/// Whether any two of the folders lie on one file system. Errors: kind `io`.
+[[nodiscard]] bool share_a_file_system(std::span<const std::filesystem::path> folders);
 
 /// A folder and the bytes wanted there.
 struct SpaceNeed {

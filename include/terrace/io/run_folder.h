@@ -26,6 +26,15 @@ struct RunRecord {
   RunLiveness liveness = RunLiveness::unknown;
 };
 
+/// Whether two names are one folder's, however they are written; of folders that are not there, as
+/// far as the names say.
+[[nodiscard]] bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Refuses to take one folder for two drives. Errors: `usage`, naming `option`, whose folders they
+/// are, and the folder.
+void require_distinct_folders(std::string_view option,
+                              std::span<const std::filesystem::path> folders);
+
 /// The folders below `base` that runs made and have not removed. Errors: `usage` when there is no
 /// such folder, `io`.
 [[nodiscard]] std::vector<RunRecord> list_run_folders(const std::filesystem::path& base);
