@@ -20,9 +20,10 @@ std::uint64_t slab_bytes(const plan::Plan& plan, memory::RegionId region) {
 /// Bytes of a flat's parameters, which stream so far, as a slab would hold them.
 std::uint64_t parameter_bytes(const plan::Plan& plan, int flat) {
   std::uint64_t bytes = 0;
-  for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
-    if (plan.chunks[chunk].flat != flat) continue;
-    const memory::RegionId home = plan.parameter[chunk].region;
+  const auto chunks = std::ranges::equal_range(plan.chunks, flat, {}, &plan::Chunk::flat);
+  for (const plan::Chunk& chunk : chunks) {
+    const auto index = static_cast<std::size_t>(&chunk - plan.chunks.data());
+    const memory::RegionId home = plan.parameter[index].region;
     if (plan.memory.region(home).tier != Tier::disk) return slab_bytes(plan, home);  // the flat's
     bytes += plan.memory.region(home).bytes;
   }

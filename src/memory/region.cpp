@@ -1,7 +1,10 @@
 #include "terrace/memory/region.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -50,26 +53,67 @@ void MemoryPlan::pack() {
   pack_transients(Tier::disk);
 }
 
+namespace {
+
+/// The free parts of a slab that has no end, in whole pages.
+class FreeSpace {
+ public:
+  explicit FreeSpace(std::uint64_t begin) { end_by_begin_[begin] = kNoEnd; }
+
+  /// The lowest place for so many bytes, which are not free from then on.
+  std::uint64_t take(std::uint64_t bytes) {
+    auto part = end_by_begin_.begin();
+    while (part->second - part->first < bytes) ++part;
+    const auto [begin, end] = *part;
+    end_by_begin_.erase(part);
+    if (begin + bytes < end) end_by_begin_[begin + bytes] = end;
+    return begin;
+  }
+
+  void give_back(std::uint64_t begin, std::uint64_t bytes) {
+    std::uint64_t end = begin + bytes;
+    auto next = end_by_begin_.upper_bound(begin);
+    if (next != end_by_begin_.end() && next->first == end) {
+      end = next->second;
+      next = end_by_begin_.erase(next);
+    }
+    if (next != end_by_begin_.begin() && std::prev(next)->second == begin) {
+      std::prev(next)->second = end;
+    } else {
+      end_by_begin_.emplace_hint(next, begin, end);
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kNoEnd = std::numeric_limits<std::uint64_t>::max();
+  std::map<std::uint64_t, std::uint64_t> end_by_begin_;  ///< no two touch
+};
+
+}  // namespace
+
 void MemoryPlan::pack_transients(Tier tier) {
   std::vector<Region*> waiting;
   for (Region& region : regions_) {
     if (region.tier == tier && !region.persistent()) waiting.push_back(&region);
   }
   std::ranges::stable_sort(waiting, {}, &Region::first_use);
-  std::vector<Region*> live;  // ascending offset; those whose lifetime has not ended
+  const auto ends_later = [](const Region* a, const Region* b) {
+    return a->last_use > b->last_use;
+  };
+  std::priority_queue<Region*, std::vector<Region*>, decltype(ends_later)> live(ends_later);
   const std::uint64_t base = persistent_bytes_[static_cast<std::size_t>(tier)];
+  FreeSpace free(base);
   std::uint64_t& end = bytes_[static_cast<std::size_t>(tier)];
   for (Region* region : waiting) {
-    std::erase_if(live, [&](const Region* other) { return other->last_use < region->first_use; });
-    std::uint64_t offset = base;
-    auto place = live.begin();
-    for (; place != live.end(); ++place) {
-      if (offset + region->bytes <= (*place)->offset) break;
-      offset = round_up((*place)->offset + (*place)->bytes, kAlignmentBytes);
+    for (; !live.empty() && live.top()->last_use < region->first_use; live.pop()) {
+      free.give_back(live.top()->offset, round_up(live.top()->bytes, kAlignmentBytes));
     }
-    region->offset = offset;
-    live.insert(place, region);
-    end = std::max(end, round_up(offset + region->bytes, kAlignmentBytes));
+    region->offset = base;
+    if (region->bytes == 0) continue;
+    const std::uint64_t bytes = round_up(region->bytes, kAlignmentBytes);
+    region->offset = free.take(bytes);
+    live.push(region);
+    end = std::max(end, region->offset + bytes);
   }
 }
 

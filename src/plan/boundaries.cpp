@@ -36,7 +36,7 @@ void Builder::add_boundaries(int copies) {
     for (RegionId& home : boundary_home_[static_cast<std::size_t>(unit)]) {
       if (staying-- > 0 || request_.purpose != Purpose::train) continue;
       const Tier tier = request_.placement.boundaries;
-      const std::uint64_t bytes = model_.memory(unit, request_.micro_batch).boundary_bytes;
+      const std::uint64_t bytes = boundary_bytes(unit);
       // On disk it is scratch, and in use from a step's store to its fetch only.
       home = tier == Tier::disk ? add_transient(kPurpose, tier, bytes)
                                 : plan_.memory.add(kPurpose, tier, bytes);
@@ -44,7 +44,7 @@ void Builder::add_boundaries(int copies) {
     }
   }
   for (int unit = 0; unit < unit_count(); ++unit) {
-    const std::uint64_t bytes = model_.memory(unit, request_.micro_batch).boundary_bytes;
+    const std::uint64_t bytes = boundary_bytes(unit);
     for (std::size_t copy = 0; copy < each; ++copy) {
       if (passes(unit, copy)) continue;
       boundary_[static_cast<std::size_t>(unit)][copy] =
@@ -64,8 +64,7 @@ bool Builder::passes(int unit, std::size_t copy) const {
 }
 
 RegionId Builder::add_boundary_slot(int unit) {
-  return add_transient(kPurpose, Tier::device,
-                       model_.memory(unit, request_.micro_batch).boundary_bytes);
+  return add_transient(kPurpose, Tier::device, boundary_bytes(unit));
 }
 
 void Builder::emit_boundary_fetches(const std::vector<Visit>& visits, std::size_t index,

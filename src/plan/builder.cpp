@@ -33,6 +33,9 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
           "rest's, {}",
           placement.parameters_resident * 100, name_of(placement.parameters_resident_tier),
           name_of(placement.parameters));
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    unit_memory_.push_back(model.memory(unit, request.micro_batch));
+  }
   plan_.request = request;
 }
 
@@ -182,7 +185,7 @@ void Builder::add_activations() {
   std::uint64_t boundary_bytes = 0;
   saved_.resize(static_cast<std::size_t>(unit_count()));
   for (int unit = 0; unit < unit_count(); ++unit) {
-    const model::UnitMemory need = model_.memory(unit, request_.micro_batch);
+    const model::UnitMemory& need = unit_memory_[static_cast<std::size_t>(unit)];
     scratch_bytes =
         std::max({scratch_bytes, need.forward_scratch_bytes, need.backward_scratch_bytes});
     saved_bytes = std::max(saved_bytes, need.saved_bytes);

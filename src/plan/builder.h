@@ -141,6 +141,9 @@ class Builder {
   [[nodiscard]] memory::RegionId saved_of(int unit, int micro_batch) const;
   /// The first so many: see "Note on boundaries" in plan.h.
   [[nodiscard]] int units_whose_output_may_leave() const;
+  [[nodiscard]] std::uint64_t boundary_bytes(int unit) const {
+    return unit_memory_[static_cast<std::size_t>(unit)].boundary_bytes;
+  }
   /// Whether a unit's output has no memory of its own on the device, but a new slot for each use.
   [[nodiscard]] bool passes(int unit, std::size_t copy) const;
   [[nodiscard]] memory::RegionId add_boundary_slot(int unit);
@@ -150,6 +153,7 @@ class Builder {
   const model::Model& model_;
   const shard::Layout& layout_;
   const PlanRequest& request_;
+  std::vector<model::UnitMemory> unit_memory_;  ///< [unit]: what a micro-batch takes
   Plan plan_;
   Schedule* schedule_ = nullptr;
   std::int64_t base_ = 0;  ///< position of the schedule's first task in region lifetimes

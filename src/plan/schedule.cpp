@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
-#include <map>
+#include <functional>
+
+#include "range_map.h"
 
 namespace terrace::plan {
 
@@ -92,66 +93,80 @@ class Clock {
   std::array<std::vector<std::int64_t>, kLanes> ahead_;  ///< ascending; not below `done_`
 };
 
-/// Who last wrote, and who has since read, each byte range of one tier.
+/// Who last wrote, and who has since read, each byte of one tier.
 class AccessHistory {
  public:
-  /// Appends to `conflicts` the positions that an access to [begin, end) conflicts with, and
-  /// records the access as the one of `position`.
-  void access(std::uint64_t begin, std::uint64_t end, bool write, std::int64_t position,
-              std::vector<std::int64_t>& conflicts) {
-    if (begin >= end) return;
-    split(begin);
-    split(end);
-    fill_gaps(begin, end);
-    for (auto it = segments_.find(begin); it != segments_.end() && it->first < end; ++it) {
-      Segment& segment = it->second;
-      if (segment.writer != kNone) conflicts.push_back(segment.writer);
-      if (write) {
-        conflicts.insert(conflicts.end(), segment.readers.begin(), segment.readers.end());
-        segment.writer = position;
-        segment.readers.clear();
-      } else if (segment.readers.empty() || segment.readers.back() != position) {
-        segment.readers.push_back(position);
-      }
+  /// One task's access to a range.
+  struct Use {
+    std::int64_t position = 0;
+    Lane lane = Lane::compute;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+
+  /// Appends to `conflicts` the positions whose completion, together with what is known when the
+  /// lane's task before begins, is what a read must wait for, and records it.
+  void read(const Use& use, std::vector<std::int64_t>& conflicts) {
+    RangeMap& readers = readers_[static_cast<std::size_t>(use.lane)];
+    if (completes_in_order(use.lane)) {
+      // What a task before on the lane has read since, that one has waited for; and of those tasks
+      // the latest stands for all.
+      readers.for_each(use.begin, use.end, [&](auto begin, auto end, std::int64_t reader) {
+        if (reader == RangeMap::kNone) append_writers(begin, end, conflicts);
+      });
+      readers.assign(use.begin, use.end, use.position);
+      return;
+    }
+    append_writers(use.begin, use.end, conflicts);
+    const std::size_t first = disk_readers_.size();
+    std::vector<std::uint64_t> ends;
+    readers.for_each(use.begin, use.end, [&](auto, auto end, std::int64_t before) {
+      disk_readers_.push_back({use.position, before});
+      ends.push_back(end);
+    });
+    std::uint64_t begin = use.begin;
+    for (std::size_t part = 0; part < ends.size(); ++part) {
+      readers.assign(begin, ends[part], static_cast<std::int64_t>(first + part));
+      begin = ends[part];
+    }
+  }
+
+  /// The same for a write.
+  void write(const Use& use, std::vector<std::int64_t>& conflicts) {
+    append_writers(use.begin, use.end, conflicts);
+    writers_.assign(use.begin, use.end, use.position);
+    for (int index = 0; index < kLanes; ++index) {
+      const bool in_order = completes_in_order(static_cast<Lane>(index));
+      RangeMap& readers = readers_[static_cast<std::size_t>(index)];
+      readers.for_each(use.begin, use.end, [&](auto, auto, std::int64_t reader) {
+        if (in_order && reader != RangeMap::kNone) conflicts.push_back(reader);
+        while (!in_order && reader != RangeMap::kNone) {
+          const DiskReader& on_disk_lane = disk_readers_[static_cast<std::size_t>(reader)];
+          conflicts.push_back(on_disk_lane.position);
+          reader = on_disk_lane.before;
+        }
+      });
+      readers.erase(use.begin, use.end);
     }
   }
 
  private:
-  struct Segment {
-    std::uint64_t end = 0;
-    std::int64_t writer = kNone;
-    std::vector<std::int64_t> readers;
+  /// A reader on a lane that completes in any order, and the one before it, or none.
+  struct DiskReader {
+    std::int64_t position = 0;
+    std::int64_t before = RangeMap::kNone;
   };
 
-  /// Makes `at` a border between segments if it lies inside one.
-  void split(std::uint64_t at) {
-    auto next = segments_.upper_bound(at);
-    if (next == segments_.begin()) return;
-    auto segment = std::prev(next);
-    if (segment->first == at || segment->second.end <= at) return;
-    Segment right = segment->second;
-    segment->second.end = at;
-    segments_.emplace_hint(next, at, std::move(right));
+  void append_writers(std::uint64_t begin, std::uint64_t end,
+                      std::vector<std::int64_t>& conflicts) const {
+    writers_.for_each(begin, end, [&](auto, auto, std::int64_t writer) {
+      if (writer != RangeMap::kNone) conflicts.push_back(writer);
+    });
   }
 
-  void fill_gaps(std::uint64_t begin, std::uint64_t end) {
-    std::uint64_t at = begin;
-    auto it = segments_.lower_bound(begin);
-    while (at < end) {
-      if (it != segments_.end() && it->first == at) {
-        at = it->second.end;
-        ++it;
-        continue;
-      }
-      const std::uint64_t gap_end = it == segments_.end() ? end : std::min(end, it->first);
-      Segment gap;
-      gap.end = gap_end;
-      segments_.emplace_hint(it, at, std::move(gap));
-      at = gap_end;
-    }
-  }
-
-  std::map<std::uint64_t, Segment> segments_;
+  RangeMap writers_;                      ///< positions
+  std::array<RangeMap, kLanes> readers_;  ///< positions, of disk lanes indices of `disk_readers_`
+  std::vector<DiskReader> disk_readers_;
 };
 
 /// Runs two steps of the serial order and notes, in the second one, what each task must wait for.
@@ -175,8 +190,9 @@ class WaitInference {
     for (const Access& access : schedule_.accesses_of(task)) {
       const memory::Region& region = regions_.region(access.region);
       const std::uint64_t begin = region.offset + access.offset;
-      history_[static_cast<std::size_t>(region.tier)].access(begin, begin + access.bytes,
-                                                             access.write, position, conflicts);
+      const AccessHistory::Use use{position, task.lane, begin, begin + access.bytes};
+      AccessHistory& history = history_[static_cast<std::size_t>(region.tier)];
+      access.write ? history.write(use, conflicts) : history.read(use, conflicts);
     }
     std::ranges::sort(conflicts, std::greater<>());
     conflicts.erase(std::ranges::unique(conflicts).begin(), conflicts.end());
