@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <set>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "terrace/core/units.h"
 #include "terrace/plan/schedule.h"
@@ -11,27 +17,31 @@
 namespace terrace::plan {
 namespace {
 
-/// For two steps of a schedule, which tasks have completed before each task begins, as bit sets.
+/// For two steps of a schedule, whether a task has completed when another one begins. All lanes
+/// begin their tasks in order, so that a number a lane says which tasks have begun when a task
+/// begins. And a task is known to have completed once one has begun that cannot before that: one
+/// that waits for it, or one behind it on its lane; of those on one lane the first is enough.
 /// Two steps prove any number: what conflicts over a greater distance has, in each step between, an
 /// access that conflicts with both, so that order follows by transitivity.
 class HappensBefore {
  public:
   explicit HappensBefore(const Schedule& schedule)
-      : schedule_(schedule),
-        count_(schedule.tasks.size()),
-        words_((2 * count_ + 63) / 64),
-        bits_(2 * count_ * words_, 0) {
+      : count_(schedule.tasks.size()), begun_(2 * count_), witness_(2 * count_) {
+    for (Numbers& witness : witness_) witness.fill(kNever);
+    Numbers on_lane{};
     std::array<std::vector<std::size_t>, kLanes> lanes;  // tasks that may still be under way
     for (std::size_t position = 0; position < 2 * count_; ++position) {
       const Task& task = schedule.tasks[position % count_];
-      std::vector<std::size_t>& before = lanes[static_cast<std::size_t>(task.lane)];
+      const auto lane = static_cast<std::size_t>(task.lane);
+      const std::uint32_t number = ++on_lane[lane];
+      std::vector<std::size_t>& before = lanes[lane];
       if (!before.empty()) {
         const std::size_t last = before.back();
         inherit(position, last);
-        if (is_about_all_pages(schedule.tasks[last % count_].kind)) add(position, last);
+        if (is_about_all_pages(schedule.tasks[last % count_].kind)) witness(last, lane, number);
       }
       if (completes_in_order(task.lane) || is_about_all_pages(task.kind)) {
-        for (const std::size_t other : before) add(position, other);
+        for (const std::size_t other : before) witness(other, lane, number);
         before.clear();
       }
       before.push_back(position);
@@ -41,30 +51,33 @@ class HappensBefore {
         const std::size_t other =
             position / count_ * count_ - back + static_cast<std::size_t>(wait.task);
         inherit(position, other);
-        add(position, other);
+        witness(other, lane, number);
       }
+      begun_[position][lane] = number;
     }
   }
 
   /// Whether the task at `first` has completed when the one at `second` begins.
   [[nodiscard]] bool ordered(std::size_t first, std::size_t second) const {
-    return (bits_[second * words_ + first / 64] >> (first % 64) & 1U) != 0;
+    return !std::ranges::equal(witness_[first], begun_[second], std::greater<>());
   }
 
  private:
+  /// By lane, tasks counted from 1.
+  using Numbers = std::array<std::uint32_t, kLanes>;
+  static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
+
   void inherit(std::size_t position, std::size_t other) {
-    for (std::size_t word = 0; word < words_; ++word) {
-      bits_[position * words_ + word] |= bits_[other * words_ + word];
-    }
+    std::ranges::transform(begun_[position], begun_[other], begun_[position].begin(),
+                           [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
   }
-  void add(std::size_t position, std::size_t other) {
-    bits_[position * words_ + other / 64] |= std::uint64_t{1} << (other % 64);
+  void witness(std::size_t other, std::size_t lane, std::uint32_t number) {
+    witness_[other][lane] = std::min(witness_[other][lane], number);
   }
 
-  const Schedule& schedule_;
   std::size_t count_;
-  std::size_t words_;
-  std::vector<std::uint64_t> bits_;
+  std::vector<Numbers> begun_;    ///< the last that has begun when a task begins
+  std::vector<Numbers> witness_;  ///< the first that cannot begin before a task has completed
 };
 
 struct Touch {
@@ -76,7 +89,7 @@ struct Touch {
   memory::RegionId region;
 };
 
-std::vector<Touch> touches_by_address(const Schedule& schedule, const memory::MemoryPlan& regions) {
+std::vector<Touch> touches_of(const Schedule& schedule, const memory::MemoryPlan& regions) {
   std::vector<Touch> touches;
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     for (const Access& access : schedule.accesses_of(schedule.tasks[index])) {
@@ -86,9 +99,7 @@ std::vector<Touch> touches_by_address(const Schedule& schedule, const memory::Me
                          static_cast<int>(index), access.region});
     }
   }
-  std::ranges::sort(touches, [](const Touch& a, const Touch& b) {
-    return std::tie(a.tier, a.begin) < std::tie(b.tier, b.begin);
-  });
+  std::erase_if(touches, [](const Touch& touch) { return touch.begin == touch.end; });
   return touches;
 }
 
@@ -126,34 +137,85 @@ std::vector<std::string> check_structure(const Schedule& schedule,
   return faults;
 }
 
+/// Checks the order of all that touches one range of addresses, and nothing but all of that range.
+class RangeCheck {
+ public:
+  RangeCheck(const Schedule& schedule, const memory::MemoryPlan& regions,
+             std::vector<std::string>& faults)
+      : schedule_(schedule), regions_(regions), faults_(faults), before_(schedule) {}
+
+  /// `touches` in serial order. Each write must be behind the write before it and behind the reads
+  /// since, each read behind the write before it, up to the next step's first write: all others are
+  /// ordered through those between.
+  template <class Touches>
+  void check(const Touches& touches) {
+    const Touch* written = nullptr;
+    std::size_t written_at = 0;
+    std::vector<std::pair<std::size_t, const Touch*>> reads;  // since then, by position
+    for (const std::size_t step_begin : {std::size_t{0}, schedule_.tasks.size()}) {
+      for (const Touch* touch : touches) {
+        const std::size_t position = step_begin + static_cast<std::size_t>(touch->task);
+        if (written != nullptr) expect_ordered(written_at, *written, position, *touch);
+        if (!touch->write) {
+          reads.emplace_back(position, touch);
+          continue;
+        }
+        for (const auto& [at, read] : reads) expect_ordered(at, *read, position, *touch);
+        reads.clear();
+        written = touch;
+        written_at = position;
+        if (step_begin > 0) return;
+      }
+      if (written == nullptr) return;
+    }
+  }
+
+ private:
+  void expect_ordered(std::size_t first_at, const Touch& first, std::size_t second_at,
+                      const Touch& second) {
+    if (first_at == second_at || before_.ordered(first_at, second_at)) return;
+    const std::size_t count = schedule_.tasks.size();
+    faults_.push_back(fmt::format(
+        "{} and {}{} both touch bytes [{}, {}) of \"{}\" and neither waits for the other",
+        describe(schedule_, first.task), describe(schedule_, second.task),
+        first_at < count && second_at >= count ? " of the next step" : "",
+        std::max(first.begin, second.begin), std::min(first.end, second.end),
+        regions_.region(second.region).purpose));
+  }
+
+  const Schedule& schedule_;
+  const memory::MemoryPlan& regions_;
+  std::vector<std::string>& faults_;
+  HappensBefore before_;
+};
+
 void check_order(const Schedule& schedule, const memory::MemoryPlan& regions,
                  std::vector<std::string>& faults) {
-  const HappensBefore before(schedule);
-  const std::vector<Touch> touches = touches_by_address(schedule, regions);
-  const std::size_t count = schedule.tasks.size();
-
-  auto report = [&](const Touch& first, const Touch& second, bool next_step) {
-    faults.push_back(fmt::format(
-        "{} and {}{} both touch bytes [{}, {}) of \"{}\" and neither waits for the other",
-        describe(schedule, first.task), describe(schedule, second.task),
-        next_step ? " of the next step" : "", std::max(first.begin, second.begin),
-        std::min(first.end, second.end), regions.region(second.region).purpose));
+  RangeCheck range(schedule, regions, faults);
+  const std::vector<Touch> touches = touches_of(schedule, regions);
+  struct Border {
+    memory::Tier tier;
+    std::uint64_t address;
+    const Touch* touch;
   };
-  for (std::size_t i = 0; i < touches.size(); ++i) {
-    for (std::size_t j = i; j < touches.size(); ++j) {
-      const Touch& a = touches[i];
-      const Touch& b = touches[j];
-      if (b.tier != a.tier || b.begin >= a.end) break;
-      if (!a.write && !b.write) continue;
-      const Touch& first = a.task <= b.task ? a : b;
-      const Touch& second = a.task <= b.task ? b : a;
-      const auto early = static_cast<std::size_t>(first.task);
-      const auto late = static_cast<std::size_t>(second.task);
-      if (early != late && !before.ordered(early, late)) report(first, second, false);
-      // Each of the two also meets the other one, and itself, in the next step.
-      if (!before.ordered(late, early + count)) report(second, first, true);
-      if (!before.ordered(early, late + count)) report(first, second, true);
+  std::vector<Border> borders;
+  for (const Touch& touch : touches) {
+    borders.push_back({touch.tier, touch.begin, &touch});
+    borders.push_back({touch.tier, touch.end, &touch});
+  }
+  const auto place = [](const Border& border) { return std::tie(border.tier, border.address); };
+  std::ranges::sort(borders, {}, place);
+  std::set<const Touch*> here;  // one behind the other in `touches`, which is in serial order
+  for (auto border = borders.begin(); border != borders.end();) {
+    const Border& first = *border;
+    for (; border != borders.end() && place(*border) == place(first); ++border) {
+      if (border->address == border->touch->begin) {
+        here.insert(border->touch);
+      } else {
+        here.erase(border->touch);
+      }
     }
+    range.check(here);
   }
 }
 
@@ -165,7 +227,7 @@ struct Lease {
 };
 
 /// What a step leases: persistent regions for all of it, others from the first task that touches
-/// them to the last. By tier and address.
+/// them to the last. By that first one.
 std::vector<Lease> leases_of(const Schedule& schedule, const memory::MemoryPlan& regions) {
   const std::size_t count = schedule.tasks.size();
   std::vector<Lease> all;
@@ -182,9 +244,7 @@ std::vector<Lease> leases_of(const Schedule& schedule, const memory::MemoryPlan&
   }
   std::erase_if(
       all, [](const Lease& lease) { return lease.first > lease.last || lease.region->bytes == 0; });
-  std::ranges::sort(all, [](const Lease& a, const Lease& b) {
-    return std::tie(a.region->tier, a.region->offset) < std::tie(b.region->tier, b.region->offset);
-  });
+  std::ranges::stable_sort(all, {}, &Lease::first);
   return all;
 }
 
@@ -217,18 +277,36 @@ std::array<Peak, memory::kTiers> peaks_of(std::span<const Lease> leases, std::si
 
 void check_overlaps(const Schedule& schedule, std::span<const Lease> leases,
                     std::vector<std::string>& faults) {
-  for (std::size_t i = 0; i < leases.size(); ++i) {
-    const memory::Region& a = *leases[i].region;
-    for (std::size_t j = i + 1; j < leases.size(); ++j) {
-      const memory::Region& b = *leases[j].region;
-      if (b.tier != a.tier || b.offset >= a.offset + a.bytes) break;
-      const std::size_t later = std::max(leases[i].first, leases[j].first);
-      if (later > std::min(leases[i].last, leases[j].last)) continue;
+  std::vector<const Lease*> ending;
+  for (const Lease& lease : leases) ending.push_back(&lease);
+  std::ranges::sort(ending, {}, &Lease::last);
+  auto next_to_end = ending.begin();
+  // No two share a byte: what shares one with those that are here is reported and left out.
+  std::array<std::map<std::uint64_t, const Lease*>, memory::kTiers> leased;  // by offset
+  for (const Lease& lease : leases) {
+    for (; (*next_to_end)->last < lease.first; ++next_to_end) {
+      auto& ended_on = leased[static_cast<std::size_t>((*next_to_end)->region->tier)];
+      const auto ended = ended_on.find((*next_to_end)->region->offset);
+      if (ended != ended_on.end() && ended->second == *next_to_end) ended_on.erase(ended);
+    }
+    const memory::Region& region = *lease.region;
+    auto& here = leased[static_cast<std::size_t>(region.tier)];
+    auto other = here.lower_bound(region.offset);
+    if (other != here.begin()) {
+      const memory::Region& before = *std::prev(other)->second->region;
+      if (before.offset + before.bytes > region.offset) --other;
+    }
+    bool alone = true;
+    for (; other != here.end() && other->first < region.offset + region.bytes; ++other) {
+      const memory::Region& taken = *other->second->region;
+      alone = false;
       faults.push_back(fmt::format(
           "\"{}\" and \"{}\" share bytes [{}, {}) of the {} tier, and both are leased at {}",
-          a.purpose, b.purpose, b.offset, std::min(a.offset + a.bytes, b.offset + b.bytes),
-          name_of(a.tier), describe(schedule, static_cast<int>(later))));
+          taken.purpose, region.purpose, std::max(taken.offset, region.offset),
+          std::min(taken.offset + taken.bytes, region.offset + region.bytes), name_of(region.tier),
+          describe(schedule, static_cast<int>(lease.first))));
     }
+    if (alone) here.emplace(region.offset, &lease);
   }
 }
 

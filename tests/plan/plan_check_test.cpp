@@ -59,6 +59,21 @@ TEST_F(PlanTest, the_check_fails_without_any_one_of_the_waits) {
   EXPECT_GT(waits, 1000);
 }
 
+TEST_F(PlanTest, the_check_finds_a_missing_wait_among_many_micro_batches) {
+  PlanRequest request = PlanTest::request();
+  request.placement = {Tier::host, Tier::disk, Tier::host, 0.5};
+  request.placement.boundaries = Tier::disk;
+  request.micro_batches = 512;
+  for (const auto order : {MicroBatchOrder::batch_major, MicroBatchOrder::unit_major}) {
+    request.order = order;
+    const Plan plan = make(request);
+    EXPECT_GT(plan.training.tasks.size(), 5000U);
+    EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
+    const auto wait = static_cast<int>(plan.training.waits.size() / 2);
+    EXPECT_THAT(check(without_wait(plan.training, wait), plan.memory), Not(IsEmpty()));
+  }
+}
+
 TEST_F(PlanTest, the_check_finds_an_access_that_nobody_knew_of) {
   PlanRequest request = PlanTest::request();
   request.placement = {Tier::host, Tier::disk, Tier::host, 0.5};

@@ -144,8 +144,9 @@ using TierBytes = std::array<std::uint64_t, memory::kTiers>;
 /// Proves that `schedule` is safe to run on concurrent lanes: every pair of conflicting accesses is
 /// ordered as in the serial order, over any number of steps, nothing waits for what comes later, no
 /// two regions that are leased at once share a byte, and what is leased fits into `planned` bytes a
-/// tier. Independent of `infer_waits` and of packing. Returns one sentence for each fault; empty:
-/// safe.
+/// tier. Independent of `infer_waits` and of packing. Returns one sentence for each fault, of what
+/// conflicts for those that follow each other; empty: safe. Memory goes by the tasks and their
+/// accesses, time by how many of those touch each part of a tier.
 [[nodiscard]] std::vector<std::string> check(const Schedule& schedule,
                                              const memory::MemoryPlan& regions,
                                              const TierBytes& planned);
