@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kNone = -1;
 
-/// Tasks of an out-of-order lane that are known to have completed beyond the first that is not. A
+/// Runs of tasks of a disk lane that are known to have completed beyond the first that is not. A
 /// longer list is cut: a wait may then be one too many, and none is missing.
 constexpr std::size_t kAheadMax = 64;
 
@@ -39,58 +39,81 @@ struct LanePlace {
   std::int64_t number = 0;
 };
 
-/// What is known to have completed: of each lane the first so many tasks, and of an out-of-order
-/// lane some more.
+/// What is known to have completed: of each lane the first so many tasks, and of a disk lane some
+/// more.
 class Clock {
  public:
   void join(const Clock& other) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       done_[lane] = std::max(done_[lane], other.done_[lane]);
-      for (const std::int64_t number : other.ahead_[lane]) insert(lane, number);
+    }
+    for (const Lane lane : {Lane::disk_read, Lane::disk_write}) {
+      for (const Run& run : other.ahead(lane)) insert(lane, run);
       settle(lane);
     }
   }
   void complete(const LanePlace& place) {
-    const auto lane = static_cast<std::size_t>(place.lane);
-    if (completes_in_order(place.lane)) {
-      done_[lane] = std::max(done_[lane], place.number + 1);
-    } else {
-      insert(lane, place.number);
-      settle(lane);
-    }
+    if (completes_in_order(place.lane)) return complete_before({place.lane, place.number + 1});
+    insert(place.lane, {place.number, place.number + 1});
+    settle(place.lane);
   }
   /// All before `place` on its lane has completed.
   void complete_before(const LanePlace& place) {
-    const auto lane = static_cast<std::size_t>(place.lane);
-    done_[lane] = std::max(done_[lane], place.number);
-    settle(lane);
+    std::int64_t& done = done_[static_cast<std::size_t>(place.lane)];
+    done = std::max(done, place.number);
+    if (!completes_in_order(place.lane)) settle(place.lane);
   }
   [[nodiscard]] bool covers(const LanePlace& place) const {
-    const auto lane = static_cast<std::size_t>(place.lane);
-    return place.number < done_[lane] || std::ranges::binary_search(ahead_[lane], place.number);
+    if (place.number < done_[static_cast<std::size_t>(place.lane)]) return true;
+    if (completes_in_order(place.lane)) return false;
+    const auto run = std::ranges::upper_bound(ahead(place.lane), place.number, {}, &Run::end);
+    return run != ahead(place.lane).end() && run->begin <= place.number;
   }
 
  private:
-  void insert(std::size_t lane, std::int64_t number) {
-    std::vector<std::int64_t>& ahead = ahead_[lane];
-    const auto at = std::ranges::lower_bound(ahead, number);
-    if (number >= done_[lane] && (at == ahead.end() || *at != number)) ahead.insert(at, number);
+  /// Tasks [begin, end) of a lane.
+  struct Run {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+
+  [[nodiscard]] std::vector<Run>& ahead(Lane lane) {
+    return lane == Lane::disk_read ? reads_ahead_ : writes_ahead_;
+  }
+  [[nodiscard]] const std::vector<Run>& ahead(Lane lane) const {
+    return lane == Lane::disk_read ? reads_ahead_ : writes_ahead_;
+  }
+  void insert(Lane lane, Run run) {
+    if (run.end <= done_[static_cast<std::size_t>(lane)]) return;
+    std::vector<Run>& runs = ahead(lane);
+    const auto first = std::ranges::lower_bound(runs, run.begin, {}, &Run::end);
+    auto last = first;
+    for (; last != runs.end() && last->begin <= run.end; ++last) {
+      run = {std::min(run.begin, last->begin), std::max(run.end, last->end)};
+    }
+    if (first == last) {
+      runs.insert(first, run);
+    } else {
+      *first = run;
+      runs.erase(first + 1, last);
+    }
   }
   /// Moves what follows the known beginning without a gap into it.
-  void settle(std::size_t lane) {
-    std::vector<std::int64_t>& ahead = ahead_[lane];
-    auto next = ahead.begin();
-    for (; next != ahead.end() && *next <= done_[lane]; ++next) {
-      done_[lane] = std::max(done_[lane], *next + 1);
-    }
-    ahead.erase(ahead.begin(), next);
-    if (ahead.size() > kAheadMax) {
-      ahead.erase(ahead.begin(), ahead.end() - static_cast<std::ptrdiff_t>(kAheadMax));
+  void settle(Lane lane) {
+    std::vector<Run>& runs = ahead(lane);
+    std::int64_t& done = done_[static_cast<std::size_t>(lane)];
+    auto next = runs.begin();
+    for (; next != runs.end() && next->begin <= done; ++next) done = std::max(done, next->end);
+    runs.erase(runs.begin(), next);
+    if (runs.size() > kAheadMax) {
+      runs.erase(runs.begin(), runs.end() - static_cast<std::ptrdiff_t>(kAheadMax));
     }
   }
 
   std::array<std::int64_t, kLanes> done_{};
-  std::array<std::vector<std::int64_t>, kLanes> ahead_;  ///< ascending; not below `done_`
+  // Ascending, apart, and not all below `done_`.
+  std::vector<Run> reads_ahead_;
+  std::vector<Run> writes_ahead_;
 };
 
 /// Who last wrote, and who has since read, each byte of one tier.
