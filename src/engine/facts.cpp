@@ -51,9 +51,8 @@ std::string length_fact(const LengthSettings& length) {
 }
 
 std::string cadence_fact(const CadenceSettings& cadence) {
-  const std::string every = cadence.save_steps == 0
-                                ? "none but the final model"
-                                : fmt::format("every {} steps", cadence.save_steps);
+  if (cadence.save_steps == 0) return "none but the final model";
+  const std::string every = fmt::format("every {} steps", cadence.save_steps);
   return cadence.save_total_limit == 0
              ? every
              : fmt::format("{}, the newest {} kept", every, cadence.save_total_limit);

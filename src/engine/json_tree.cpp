@@ -124,6 +124,8 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (position < syntax && syntax != std::string_view::npos) {
       place = reason.substr(position, syntax - position);
       reason.remove_prefix(syntax + 2);
+      // After a number that ends its line the parser has lost its column.
+      if (place.ends_with(", column 0")) place.resize(place.rfind(','));
     }
     fail(ErrorKind::usage, "{} {}: not valid JSON near '{}': {}", name_, place, excerpt(last_token),
          excerpt(reason));

@@ -100,10 +100,13 @@ int Trainer::complete() {
 }
 
 void Trainer::write_trace() const {
-  if (!trace_) return;
+  // Stopped before the first step that is traced, there is nothing to write.
+  if (!trace_ || done_.value < settings_.output.trace_steps.first) return;
   trace_->write(settings_.output.trace, 0);
-  context_.log.info("trace of steps {} to {} in {}", settings_.output.trace_steps.first,
-                    settings_.output.trace_steps.last, settings_.output.trace);
+  const StepRange& asked = settings_.output.trace_steps;
+  context_.log.info("trace of steps {} to {} in {}",
+                    std::max(asked.first, beginning_.state.global_step + 1),
+                    std::min(asked.last, done_.value), settings_.output.trace);
 }
 
 void Trainer::answer_signals(const std::string& doing, double seconds) {

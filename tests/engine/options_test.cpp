@@ -92,6 +92,7 @@ TEST(File, the_line_is_that_of_the_key_whatever_follows_the_value) {
 TEST(File, what_is_not_json_is_refused_with_its_line) {
   EXPECT_THAT(file_error("{\n\"seed\": 1,\n}"),
               AllOf(HasSubstr("line 3, column 1: "), HasSubstr("JSON")));
+  EXPECT_THAT(file_error("{\n\"seed\" 1\n}"), HasSubstr("line 2: not valid JSON near '1'"));
   EXPECT_THAT(flag_error({"--config", "/nowhere/x.json"}), HasSubstr("/nowhere/x.json"));
 }
 
