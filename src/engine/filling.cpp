@@ -20,9 +20,9 @@ std::uint64_t slab_bytes(const plan::Plan& plan, memory::RegionId region) {
 /// Bytes of a flat's parameters, which stream so far, as a slab would hold them.
 std::uint64_t parameter_bytes(const plan::Plan& plan, int flat) {
   std::uint64_t bytes = 0;
-  const auto chunks = std::ranges::equal_range(plan.chunks, flat, {}, &plan::Chunk::flat);
-  for (const plan::Chunk& chunk : chunks) {
-    const auto index = static_cast<std::size_t>(&chunk - plan.chunks.data());
+  auto chunk = std::ranges::lower_bound(plan.chunks, flat, {}, &plan::Chunk::flat);
+  for (; chunk != plan.chunks.end() && chunk->flat == flat; ++chunk) {
+    const auto index = static_cast<std::size_t>(chunk - plan.chunks.begin());
     const memory::RegionId home = plan.parameter[index].region;
     if (plan.memory.region(home).tier != Tier::disk) return slab_bytes(plan, home);  // the flat's
     bytes += plan.memory.region(home).bytes;

@@ -46,21 +46,19 @@ class RangeMap {
 
   /// Takes the numbers from [begin, end); returns the first part behind it.
   Parts::iterator clear(std::uint64_t begin, std::uint64_t end) {
-    cut(begin);
-    cut(end);
-    auto first = parts_.lower_bound(begin);
-    while (first != parts_.end() && first->first < end) first = parts_.erase(first);
-    return first;
-  }
-
-  /// Makes `at` a border between parts if it lies inside one.
-  void cut(std::uint64_t at) {
-    const auto next = parts_.upper_bound(at);
-    if (next == parts_.begin()) return;
-    const auto part = std::prev(next);
-    if (part->first == at || part->second.end <= at) return;
-    parts_.emplace_hint(next, at, part->second);
-    part->second.end = at;
+    auto part = parts_.upper_bound(begin);
+    if (part != parts_.begin() && std::prev(part)->second.end > begin) --part;
+    while (part != parts_.end() && part->first < end) {
+      const Part whole = part->second;
+      if (part->first < begin) {
+        part->second.end = begin;
+        ++part;
+      } else {
+        part = parts_.erase(part);
+      }
+      if (whole.end > end) return parts_.emplace_hint(part, end, whole);
+    }
+    return part;
   }
 
   Parts parts_;

@@ -260,7 +260,7 @@ class WaitInference {
   std::array<std::int64_t, kLanes> on_lane_{};  ///< tasks a step
   std::vector<std::int64_t> number_;            ///< of each task on its lane
   std::array<AccessHistory, memory::kTiers> history_;
-  std::array<std::int64_t, kLanes> previous_;  ///< position of a lane's latest task
+  std::array<std::int64_t, kLanes> previous_{};  ///< position of a lane's latest task
 };
 
 }  // namespace
