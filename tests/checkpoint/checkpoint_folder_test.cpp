@@ -5,16 +5,17 @@
 #include <unistd.h>
 
 #include "checkpoint/small_model.h"
+#include "core/error_of.h"
 #include "io/temporary_folder.h"
 #include "terrace/io/file.h"
 
 namespace terrace::checkpoint {
 namespace {
 
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using testing::error_of;
 using testing::FunctionSource;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "checkpoint/small_model.h"
+#include "core/error_of.h"
 #include "core/sanitized.h"
 #include "io/temporary_folder.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
@@ -18,8 +19,8 @@
 namespace terrace::checkpoint {
 namespace {
 
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
-using testing::error_of;
 using testing::FunctionSource;
 using ::testing::HasSubstr;
 using testing::KeepingSink;

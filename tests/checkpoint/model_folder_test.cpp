@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "checkpoint/small_model.h"
+#include "core/error_of.h"
 #include "core/parsed_json.h"
 #include "io/temporary_folder.h"
 #include "terrace/io/file.h"
@@ -14,9 +15,9 @@ namespace terrace::checkpoint {
 namespace {
 
 using nlohmann::json;
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
-using testing::error_of;
 using testing::FunctionSource;
 using ::testing::HasSubstr;
 using ::testing::Not;

@@ -11,14 +11,15 @@
 #include <limits>
 
 #include "checkpoint/small_model.h"
+#include "core/error_of.h"
 #include "io/temporary_folder.h"
 
 namespace terrace::checkpoint {
 namespace {
 
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
-using testing::error_of;
 using ::testing::HasSubstr;
 
 std::string with_length(std::uint64_t length, const std::string& rest) {

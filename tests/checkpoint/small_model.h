@@ -10,24 +10,12 @@
 #include <vector>
 
 #include "terrace/checkpoint/training_checkpoint.h"
-#include "terrace/core/error.h"
 #include "terrace/core/random.h"
 
 // What the checkpoint layer's tests share: a small model, its state as a function of the element,
 // and a sink that keeps what it is given.
 
 namespace terrace::checkpoint::testing {
-
-template <class F>
-Error error_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return {ErrorKind::internal, "", "", 0};
-}
 
 inline model::Config small_config(bool tied = false) {
   model::Config config;

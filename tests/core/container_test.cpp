@@ -16,10 +16,10 @@ namespace fs = std::filesystem;
 constexpr double kGiB = 0x1p30;
 
 /// A folder that stands for "/", with the files a test puts there.
-class Container : public testing::Test {
+class Container : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "terrace_container_XXXXXX";
+    std::string name = ::testing::TempDir() + "terrace_container_XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     root_ = name;
     put("proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 1024 kB\nMemAvailable: 33554432 kB\n");
@@ -40,7 +40,7 @@ TEST_F(Container, without_cgroups_the_hosts_memory_counts) {
   EXPECT_FALSE(limits.memory_bytes);
   EXPECT_EQ(available_memory(root_).value, 32 * kGiB);
   EXPECT_EQ(total_memory(root_).value, 64 * kGiB);
-  EXPECT_THAT(total_memory(root_).source, testing::HasSubstr("host"));
+  EXPECT_THAT(total_memory(root_).source, ::testing::HasSubstr("host"));
 }
 
 TEST_F(Container, v2_max_is_no_limit) {
@@ -76,11 +76,11 @@ TEST_F(Container, v2_a_parents_tighter_limit_wins_with_the_parents_use) {
   const ContainerLimits limits = read_container_limits(root_);
   ASSERT_TRUE(limits.memory_bytes);
   EXPECT_EQ(limits.memory_bytes->value, 4 * kGiB);
-  EXPECT_THAT(limits.memory_bytes->source, testing::EndsWith("slice/memory.max"));
+  EXPECT_THAT(limits.memory_bytes->source, ::testing::EndsWith("slice/memory.max"));
   EXPECT_EQ(available_memory(root_).value, 1 * kGiB);
   ASSERT_TRUE(limits.cpus);
   EXPECT_EQ(limits.cpus->value, 1.5);
-  EXPECT_THAT(limits.cpus->source, testing::EndsWith("slice/cpu.max"));
+  EXPECT_THAT(limits.cpus->source, ::testing::EndsWith("slice/cpu.max"));
 }
 
 // Inside a container's own cgroup namespace the path is "/" and the mount's root is the group.

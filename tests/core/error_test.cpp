@@ -36,7 +36,7 @@ TEST(Fail, throws_its_sentence_its_kind_and_the_line_it_stands_on) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "a.bin has 7 tokens, 128 are needed");
     EXPECT_EQ(error.kind(), ErrorKind::data);
-    EXPECT_THAT(error.file(), testing::EndsWith("error_test.cpp"));
+    EXPECT_THAT(error.file(), ::testing::EndsWith("error_test.cpp"));
     EXPECT_EQ(error.line(), line);
     return;
   }
@@ -50,7 +50,7 @@ TEST(Require, throws_only_when_the_condition_does_not_hold) {
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "key lerning_rate is unknown");
-    EXPECT_THAT(error.file(), testing::EndsWith("error_test.cpp"));
+    EXPECT_THAT(error.file(), ::testing::EndsWith("error_test.cpp"));
   }
 }
 
@@ -77,7 +77,7 @@ TEST(ExitCode, is_the_documented_one_of_each_kind) {
 
 TEST(ErrnoName, gives_the_symbol_and_the_words) {
   EXPECT_EQ(errno_name(ENOSPC), "ENOSPC (No space left on device)");
-  EXPECT_THAT(errno_name(99999), testing::HasSubstr("99999"));
+  EXPECT_THAT(errno_name(99999), ::testing::HasSubstr("99999"));
 }
 
 }  // namespace

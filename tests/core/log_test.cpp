@@ -11,8 +11,8 @@
 namespace terrace {
 namespace {
 
-using testing::ElementsAre;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::Pair;
 
 struct Lines {
   std::vector<std::pair<LogLevel, std::string>> lines;

@@ -45,8 +45,8 @@ TEST(ParseSize, refuses_what_is_no_size_and_names_the_flag_and_the_text) {
       ADD_FAILURE() << "accepted " << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
-      EXPECT_THAT(error.what(), testing::HasSubstr("--host_memory is \"" + std::string(text)));
-      EXPECT_THAT(error.what(), testing::HasSubstr("64GiB"));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("--host_memory is \"" + std::string(text)));
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("64GiB"));
     }
   }
 }

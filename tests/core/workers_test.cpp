@@ -22,7 +22,7 @@ struct Case {
   std::int64_t grain;
 };
 
-class ParallelFor : public testing::TestWithParam<Case> {};
+class ParallelFor : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ParallelFor, covers_the_range_exactly_once_in_whole_grains) {
   const auto [threads, count, grain] = GetParam();
@@ -38,11 +38,12 @@ TEST_P(ParallelFor, covers_the_range_exactly_once_in_whole_grains) {
 }
 
 INSTANTIATE_TEST_SUITE_P(sizes, ParallelFor,
-                         testing::Values(Case{1, 1000, 1}, Case{2, 0, 1}, Case{2, 1, 1},
-                                         Case{2, 1000, 1}, Case{2, 1000, 7}, Case{2, 1000, 1000},
-                                         Case{2, 1000, 4096}, Case{3, 1, 64}, Case{3, 100'003, 64},
-                                         Case{5, 12, 3}, Case{16, 100'000, 128}),
-                         [](const testing::TestParamInfo<Case>& case_info) {
+                         ::testing::Values(Case{1, 1000, 1}, Case{2, 0, 1}, Case{2, 1, 1},
+                                           Case{2, 1000, 1}, Case{2, 1000, 7}, Case{2, 1000, 1000},
+                                           Case{2, 1000, 4096}, Case{3, 1, 64},
+                                           Case{3, 100'003, 64}, Case{5, 12, 3},
+                                           Case{16, 100'000, 128}),
+                         [](const ::testing::TestParamInfo<Case>& case_info) {
                            return std::to_string(case_info.param.threads) + "_threads_" +
                                   std::to_string(case_info.param.count) + "_by_" +
                                   std::to_string(case_info.param.grain);

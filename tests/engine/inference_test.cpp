@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/error_of.h"
 #include "engine/training.h"
 #include "terrace/core/units.h"
 
@@ -14,6 +15,7 @@ namespace terrace::engine::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using terrace::testing::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -35,17 +37,6 @@ class InferenceTest : public TrainingTest {
   [[nodiscard]] static Evaluation evaluated(const Settings& settings) {
     Log log([](LogLevel, std::string_view) {});
     return evaluate_model(settings, log);
-  }
-  /// What `function` throws; a failure if it does not.
-  template <class Function>
-  [[nodiscard]] static Error error_of(Function&& function) {
-    try {
-      (void)function();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was refused";
-    return {ErrorKind::internal, "", __FILE__, __LINE__};
   }
 };
 

@@ -30,7 +30,7 @@ using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-struct Subject {
+struct DriverUnderTest {
   std::string name;
   std::function<std::unique_ptr<Driver>(int depth)> make;
 };
@@ -44,7 +44,7 @@ std::unique_ptr<Driver> memory(const MemoryDiskOptions& options) {
   return make_memory_driver(std::make_shared<MemoryDisk>(options));
 }
 
-std::vector<Subject> subjects() {
+std::vector<DriverUnderTest> drivers_under_test() {
   return {
       {"uring", uring},
       {"uring_sqpoll",
@@ -77,7 +77,7 @@ std::vector<Subject> subjects() {
   };
 }
 
-class EngineTest : public ::testing::TestWithParam<Subject> {
+class EngineTest : public ::testing::TestWithParam<DriverUnderTest> {
  protected:
   void SetUp() override { make({}); }
 
@@ -224,7 +224,7 @@ TEST_P(EngineTest, destruction_waits_for_what_is_in_flight) {
   engine_.reset();  // Under ASan, a transfer into freed memory would show.
 }
 
-INSTANTIATE_TEST_SUITE_P(Drivers, EngineTest, ::testing::ValuesIn(subjects()),
+INSTANTIATE_TEST_SUITE_P(Drivers, EngineTest, ::testing::ValuesIn(drivers_under_test()),
                          [](const auto& subject) { return subject.param.name; });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "core/error_of.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/random.h"
 #include "terrace/io/checksum.h"
@@ -16,23 +17,13 @@
 namespace terrace::io {
 namespace {
 
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::size_t entries_in(const std::filesystem::path& folder) {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
-}
-
-template <class F>
-Error error_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return {ErrorKind::internal, "", "", 0};
 }
 
 TEST(OutputFile, appears_whole_under_its_name_and_only_after_commit) {

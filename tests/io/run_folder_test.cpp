@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/error_of.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/unique_handle.h"
@@ -22,6 +23,7 @@
 namespace terrace::io {
 namespace {
 
+using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -54,17 +56,6 @@ class Child {
  private:
   pid_t pid_ = 0;
 };
-
-template <class F>
-Error error_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return {ErrorKind::internal, "", "", 0};
-}
 
 class RunFolderTest : public ::testing::Test {
  protected:

@@ -11,8 +11,8 @@
 namespace terrace::model {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Config valid_llama() {
   Config config;

@@ -32,9 +32,10 @@ double tolerance_of(DType dtype) {
 
 void expect_matches_reference(const Config& config, DType dtype, BatchShape shape,
                               Rig::Placement placement) {
-  SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.sequence << " in "
-                                  << name_of(dtype) << (config.tie_word_embeddings ? ", tied" : "")
-                                  << (placement == Rig::Placement::apart ? "" : ", end to end"));
+  SCOPED_TRACE(::testing::Message()
+               << shape.rows << " x " << shape.sequence << " in " << name_of(dtype)
+               << (config.tie_word_embeddings ? ", tied" : "")
+               << (placement == Rig::Placement::apart ? "" : ", end to end"));
   const double tolerance = tolerance_of(dtype);
   Rig rig(config, dtype, shape, 1, placement);
   rig.randomize(11);
@@ -59,7 +60,7 @@ void expect_matches_reference(const Config& config, DType dtype, BatchShape shap
     EXPECT_LE(error, tolerance) << name;
     worst = std::max(worst, error);
   }
-  testing::Test::RecordProperty("worst_relative_error", std::to_string(worst));
+  ::testing::Test::RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
 void expect_matches_in_all_shapes(const Config& config, DType dtype) {

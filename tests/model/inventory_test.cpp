@@ -12,7 +12,7 @@
 namespace terrace::model {
 namespace {
 
-class Inventory : public testing::Test {
+class Inventory : public ::testing::Test {
  protected:
   Model make(const char* name) { return {preset(name).config, DType::bf16, *ops_}; }
 

@@ -14,7 +14,7 @@
 namespace terrace::model {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr BatchShape kShape{2, 9};
 
@@ -27,7 +27,7 @@ struct Case {
   DType dtype;
 };
 
-class EveryModel : public testing::TestWithParam<Case> {
+class EveryModel : public ::testing::TestWithParam<Case> {
  protected:
   static Rig make(int threads = 1) { return make(kShape, threads); }
   static Rig make(BatchShape shape, int threads) {
@@ -39,10 +39,11 @@ class EveryModel : public testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(, EveryModel,
-                         testing::Values(Case{"llama_f32", awkward_llama(false), DType::f32},
-                                         Case{"llama_bf16_tied", awkward_llama(true), DType::bf16},
-                                         Case{"gpt2_f32_tied", awkward_gpt2(true), DType::f32},
-                                         Case{"gpt2_bf16", awkward_gpt2(false), DType::bf16}),
+                         ::testing::Values(Case{"llama_f32", awkward_llama(false), DType::f32},
+                                           Case{"llama_bf16_tied", awkward_llama(true),
+                                                DType::bf16},
+                                           Case{"gpt2_f32_tied", awkward_gpt2(true), DType::f32},
+                                           Case{"gpt2_bf16", awkward_gpt2(false), DType::bf16}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(EveryModel, recomputed_activations_give_the_same_bits) {

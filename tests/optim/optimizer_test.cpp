@@ -9,9 +9,9 @@
 namespace terrace::optim {
 namespace {
 
-using testing::HasSubstr;
-using testing::Property;
-using testing::Throws;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::Throws;
 
 OptimizerOptions with(OptimizerType type) { return OptimizerOptions::defaults_of(type); }
 
@@ -71,18 +71,18 @@ TEST(Optimizer, out_of_place_leaves_the_source_as_it_was) {
   chunk.source = {bytes(remainder), bytes(m), bytes(v), bytes(parameter), bytes(gradient)};
   chunk.target = {bytes(new_remainder), bytes(new_m), bytes(new_v), bytes(new_parameter)};
   optimizer.update(workers, chunk, {1, 1e-3, 1, 0});
-  EXPECT_THAT(remainder, testing::Each(77));
-  EXPECT_THAT(parameter, testing::Each(to_bf16(1)));
-  EXPECT_THAT(m, testing::Each(0.25F));
-  EXPECT_THAT(v, testing::Each(0.125F));
-  EXPECT_THAT(new_m, testing::Each(testing::FloatEq(0.175F)));
-  EXPECT_THAT(new_parameter, testing::Each(new_parameter[0]));
+  EXPECT_THAT(remainder, ::testing::Each(77));
+  EXPECT_THAT(parameter, ::testing::Each(to_bf16(1)));
+  EXPECT_THAT(m, ::testing::Each(0.25F));
+  EXPECT_THAT(v, ::testing::Each(0.125F));
+  EXPECT_THAT(new_m, ::testing::Each(::testing::FloatEq(0.175F)));
+  EXPECT_THAT(new_parameter, ::testing::Each(new_parameter[0]));
 }
 
 TEST(Optimizer, refuses_bad_options_by_their_key) {
   const auto refusal = [](const std::string& text) {
-    return Throws<Error>(testing::AllOf(Property(&Error::kind, ErrorKind::usage),
-                                        Property(&Error::what, HasSubstr(text))));
+    return Throws<Error>(::testing::AllOf(Property(&Error::kind, ErrorKind::usage),
+                                          Property(&Error::what, HasSubstr(text))));
   };
   OptimizerOptions options;
   options.beta2 = 1;

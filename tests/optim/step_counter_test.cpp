@@ -8,10 +8,10 @@
 namespace terrace::optim {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Property;
-using testing::Throws;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::Throws;
 
 TEST(StepCounter, a_skipped_step_does_not_advance_the_updates) {
   StepCounter counter;

@@ -98,12 +98,6 @@ std::uint64_t bytes_of(const Plan& plan, TaskKind kind) {
   return bytes;
 }
 
-std::uint64_t bytes_on(const Plan& plan, Lane lane) {
-  std::uint64_t bytes = 0;
-  for (const Task& task : plan.training.tasks) bytes += task.lane == lane ? task.bytes : 0;
-  return bytes;
-}
-
 TEST_F(PlanTest, a_step_moves_what_the_closed_formula_says) {
   for (const PlanRequest& base : {request(), split_request(), early_request()}) {
     for_each_request(base, [&](const PlanRequest& request) {

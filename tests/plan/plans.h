@@ -77,6 +77,13 @@ inline std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, 
 }
 
 /// Every placement: each tier, half of the state on another one, and half of the parameters.
+/// What a step moves on `lane`.
+inline std::uint64_t bytes_on(const Plan& plan, Lane lane) {
+  std::uint64_t bytes = 0;
+  for (const Task& task : plan.training.tasks) bytes += task.lane == lane ? task.bytes : 0;
+  return bytes;
+}
+
 inline std::vector<Placement> placements() {
   std::vector<Placement> list;
   for (const Tier parameters : {Tier::device, Tier::host, Tier::disk}) {

@@ -46,12 +46,6 @@ class ShardedPlanTest : public testing::Test {
   std::unique_ptr<kernels::Ops> ops_;
 };
 
-std::uint64_t bytes_on(const Plan& plan, Lane lane) {
-  std::uint64_t bytes = 0;
-  for (const Task& task : plan.training.tasks) bytes += task.lane == lane ? task.bytes : 0;
-  return bytes;
-}
-
 TEST_F(ShardedPlanTest, every_stage_is_packed_and_safe_on_every_tier) {
   const model::Model model = make_model(model::awkward_llama(true));
   int plans = 0;
