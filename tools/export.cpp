@@ -44,6 +44,14 @@ int run_export(Context& context, const Arguments& arguments) {
           ErrorKind::usage, "{} is not an empty folder: name a new one", to);
 
   checkpoint::TrainingCheckpoint saved(checkpoint::resolve_checkpoint(from));
+  const std::int64_t step = saved.trainer().global_step;
+  const std::filesystem::path run(from);
+  if (const auto last = checkpoint::last_logged_step(run / "metrics.jsonl"); last > step) {
+    context.log.warning(
+        "the run in {} has reached step {} since it saved {}, which is exported{}", from, last,
+        saved.folder().string(),
+        io::is_there(run / "config.json") ? "; its final model stands in the folder itself" : "");
+  }
   saved.verify();
   checkpoint::ModelDescription model;
   model.config = saved.config().config;
@@ -59,8 +67,8 @@ int run_export(Context& context, const Arguments& arguments) {
   const auto ops = kernels::make_cpu_ops({}, context.log);
   const auto tensors = engine::tensor_shapes(model::Model(model.config, DType::f32, *ops));
   const std::uint64_t bytes = checkpoint::write_model_folder(to, model, tensors, saved);
-  print(fmt::format("{}: the model of step {} in {}, {}\n", to, saved.trainer().global_step,
-                    name_of(model.dtype), format_bytes(bytes)));
+  print(fmt::format("{}: the model of step {} in {}, {}\n", to, step, name_of(model.dtype),
+                    format_bytes(bytes)));
   return 0;
 }
 

@@ -319,6 +319,25 @@ TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) 
   EXPECT_EQ(json.at("raw").at("manifest_seconds"), 0.0);
 }
 
+TEST(Program, an_export_says_that_the_run_has_gone_on_since_its_checkpoint) {
+  const terrace::testing::TemporaryFolder folder;
+  std::ofstream(folder / "text.txt") << std::string(2000, 'a');
+  const auto train = [&](const char* steps, const char* save_steps) {
+    return run({"train", "--model", "tiny", "--data", folder / "text.txt", "--output",
+                folder / "run", "--max_length", "16", "--per_device_train_batch_size", "1",
+                "--resume", "auto", "--max_steps", steps, "--save_steps", save_steps});
+  };
+  ASSERT_EQ(train("1", "1").code, 0);
+  const Result newest = run({"export", folder / "run", folder / "one"});
+  EXPECT_EQ(newest.code, 0) << newest.err;
+  EXPECT_THAT(newest.err, Not(HasSubstr("has reached")));
+  ASSERT_EQ(train("2", "0").code, 0);
+  const Result older = run({"export", folder / "run", folder / "two"});
+  EXPECT_EQ(older.code, 0) << older.err;
+  EXPECT_THAT(older.out, HasSubstr("the model of step 1"));
+  EXPECT_THAT(older.err, AllOf(HasSubstr("has reached step 2"), HasSubstr("final model")));
+}
+
 TEST(Program, one_folder_is_not_measured_or_tried_as_two) {
   const terrace::testing::TemporaryFolder folder;
   const std::string twice = folder.path().string() + "," + folder.path().string() + "/.";
@@ -340,6 +359,11 @@ TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   EXPECT_THAT(run({"swap", "ls", folder.string()}).out, HasSubstr("no run"));
   EXPECT_THAT(run({"swap", "ls", folder.string(), "--json"}).out, HasSubstr("\"runs\": []"));
   EXPECT_THAT(run({"swap", "clean", folder.string()}).out, HasSubstr("0 runs removed"));
+  std::ofstream(folder / "file").close();
+  const Result file = run({"swap", "ls", folder / "file"});
+  expect_one_sentence(file, 2);
+  EXPECT_THAT(file.err, HasSubstr("is no folder"));
+  std::filesystem::remove(folder / "file");
   std::filesystem::remove(folder);
   const Result missing = run({"swap", "ls", folder.string()});
   expect_one_sentence(missing, 2);
