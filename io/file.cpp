@@ -212,6 +212,14 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
 }
 
+std::filesystem::path plain_path(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::path whole = std::filesystem::absolute(path, failed);
+  std::filesystem::path plain = std::filesystem::weakly_canonical(whole, failed);
+  if (failed) plain = whole.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -228,9 +236,11 @@ std::error_code remove_with_space(const std::filesystem::path& path) {
   };
   hold(path);
   std::error_code ignored;
-  fs::recursive_directory_iterator below(path, ignored);
-  for (; below != fs::recursive_directory_iterator(); below.increment(ignored)) {
-    hold(below->path());
+  if (fs::is_directory(fs::symlink_status(path, ignored))) {
+    fs::recursive_directory_iterator below(path, ignored);
+    for (; below != fs::recursive_directory_iterator(); below.increment(ignored)) {
+      hold(below->path());
+    }
   }
   std::error_code failed;
   fs::remove_all(path, failed);
@@ -241,6 +251,9 @@ std::error_code remove_with_space(const std::filesystem::path& path) {
     if (::fstat(file.get(), &status) == 0 && status.st_nlink == 0)
       (void)!::ftruncate(file.get(), 0);
   }
+  // NFS keeps what is open under another name in the folder.
+  files.clear();
+  if (failed) fs::remove_all(path, failed);
   return failed;
 }
 

@@ -67,11 +67,7 @@ void remove_tree(const fs::path& path) {
 
 bool is_same_folder(const fs::path& a, const fs::path& b) {
   std::error_code ignored;
-  if (a == b || fs::equivalent(a, b, ignored)) return true;
-  const auto plain = [&](const fs::path& path) {
-    return fs::weakly_canonical(fs::absolute(path, ignored) / "", ignored);
-  };
-  return plain(a) == plain(b);
+  return a == b || fs::equivalent(a, b, ignored) || plain_path(a) == plain_path(b);
 }
 
 void require_distinct_folders(std::string_view option, std::span<const fs::path> folders) {

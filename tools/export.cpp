@@ -48,9 +48,9 @@ int run_export(Context& context, const Arguments& arguments) {
   const std::filesystem::path run(from);
   if (const auto last = checkpoint::last_logged_step(run / "metrics.jsonl"); last > step) {
     context.log.warning(
-        "the run in {} has reached step {} since it saved {}, which is exported{}", from, last,
-        saved.folder().string(),
-        io::is_there(run / "config.json") ? "; its final model stands in the folder itself" : "");
+        "the run in {} has reached step {} since it saved {}, which is exported; the model that a "
+        "finished run ends with is in the run's folder itself",
+        from, last, saved.folder().string());
   }
   saved.verify();
   checkpoint::ModelDescription model;

@@ -29,14 +29,14 @@ bool holds_nothing(const fs::path& folder) {
 }
 
 bool is_below(const fs::path& path, const fs::path& folder) {
-  const fs::path relative = plain_path(path).lexically_relative(plain_path(folder));
+  const fs::path relative = io::plain_path(path).lexically_relative(io::plain_path(folder));
   return !relative.empty() && *relative.begin() != "..";
 }
 
 /// Checks what is there on the way to a folder that is not.
 void require_place(const fs::path& folder) {
   std::error_code ignored;
-  fs::path there = plain_path(folder);
+  fs::path there = io::plain_path(folder);
   while (there.has_relative_path() && !fs::exists(there, ignored)) there = there.parent_path();
   require(fs::is_directory(there, ignored), ErrorKind::usage,
           "--output names {}, but {} is a file: name another folder", folder.string(),
@@ -56,13 +56,6 @@ std::uint64_t bytes_of(const fs::path& path) {
 }
 
 }  // namespace
-
-fs::path plain_path(const fs::path& path) {
-  std::error_code failed;
-  fs::path plain = fs::weakly_canonical(fs::absolute(path), failed);
-  if (failed) plain = fs::absolute(path).lexically_normal();
-  return plain.has_filename() ? plain : plain.parent_path();
-}
 
 OutputFolder::OutputFolder(const OutputSettings& settings, Log& log)
     : path_(settings.folder),
@@ -95,7 +88,7 @@ OutputFolder::~OutputFolder() {
 }
 
 void OutputFolder::lock() {
-  lock_.emplace(path_ / kLockName, fmt::format("output {}", plain_path(path_).string()));
+  lock_.emplace(path_ / kLockName, fmt::format("output {}", io::plain_path(path_).string()));
 }
 
 void OutputFolder::make() {
@@ -127,7 +120,7 @@ std::vector<fs::path> OutputFolder::to_clear() const {
 
 void OutputFolder::require_kept(const fs::path& source) const {
   if (source.empty()) return;
-  const bool is_all = plain_path(source) == plain_path(path_);
+  const bool is_all = io::plain_path(source) == io::plain_path(path_);
   for (const fs::path& path : to_clear()) {
     require(!is_all && !is_below(source, path), ErrorKind::usage,
             "--overwrite_output_dir would remove {}, which this run is to begin with: give another "
@@ -147,7 +140,7 @@ void OutputFolder::require_place_of_trace(const fs::path& file) const {
             errno_name(errno));
     return;
   }
-  const fs::path folder = plain_path(file).parent_path();
+  const fs::path folder = io::plain_path(file).parent_path();
   if (!fs::exists(folder, ignored) && is_below(path_, folder)) return;
   io::require_writable_folder(folder);
 }

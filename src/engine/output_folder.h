@@ -60,8 +60,4 @@ class OutputFolder {
   std::optional<io::FolderLock> lock_;
 };
 
-/// The same for all names of a folder, whether it is there or not: absolute, links followed,
-/// without a slash at the end.
-[[nodiscard]] std::filesystem::path plain_path(const std::filesystem::path& path);
-
 }  // namespace terrace::engine

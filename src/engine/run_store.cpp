@@ -9,6 +9,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/drive_rates.h"
+#include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 
 namespace terrace::engine {
@@ -159,7 +160,7 @@ void report_dead_runs(const PlacementSettings& settings, const std::string& owne
 }
 
 std::string store_owner(const fs::path& output) {
-  return fmt::format("rank 0 of {}", plain_path(output).string());
+  return fmt::format("rank 0 of {}", io::plain_path(output).string());
 }
 
 std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,

@@ -11,6 +11,7 @@
 #include "terrace/core/error.h"
 #include "terrace/engine/inference.h"
 #include "terrace/engine/interrupt.h"
+#include "terrace/io/file.h"
 
 namespace terrace::engine {
 
@@ -68,7 +69,7 @@ int Trainer::run() {
 
 void Trainer::make_executor() {
   const OptimizerSetup optimizer = optimizer_setup();
-  if (is_traced()) trace_ = make_trace(chosen_.plan, settings_.output.trace_steps);
+  if (traced_.first <= traced_.last) trace_ = make_trace(chosen_.plan, traced_);
   executor_ = std::make_unique<Executor>(
       Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
                         *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
@@ -101,12 +102,10 @@ int Trainer::complete() {
 
 void Trainer::write_trace() const {
   // Stopped before the first step that is traced, there is nothing to write.
-  if (!trace_ || done_.value < settings_.output.trace_steps.first) return;
+  if (!trace_ || done_.value < traced_.first) return;
   trace_->write(settings_.output.trace, 0);
-  const StepRange& asked = settings_.output.trace_steps;
-  context_.log.info("trace of steps {} to {} in {}",
-                    std::max(asked.first, beginning_.state.global_step + 1),
-                    std::min(asked.last, done_.value), settings_.output.trace);
+  context_.log.info("trace of steps {} to {} in {}", traced_.first,
+                    std::min(traced_.last, done_.value), settings_.output.trace);
 }
 
 void Trainer::answer_signals(const std::string& doing, double seconds) {
@@ -297,7 +296,7 @@ void Trainer::require_space_for_saving() const {
       static_cast<std::uint64_t>(setup_.model->parameter_count()) * size_of(setup_.dtype);
   const std::uint64_t needed =
       model + static_cast<std::uint64_t>(more) * checkpoint::checkpoint_bytes(contents());
-  std::filesystem::path folder = plain_path(output_.path());
+  std::filesystem::path folder = io::plain_path(output_.path());
   while (!std::filesystem::exists(folder)) folder = folder.parent_path();
   checkpoint::require_free_space(folder, needed - std::min(needed, output_.bytes_to_clear()),
                                  ErrorKind::does_not_fit);

@@ -34,9 +34,8 @@ class Trainer {
   void prepare_data();
   void prepare_beginning();
   void prepare_plan();
-  /// Whether the steps to come are traced, all or some. Once the beginning is known.
-  [[nodiscard]] bool is_traced() const;
-  void require_steps_of_trace() const;
+  /// Of --trace_steps those that are to come. Once the beginning is known.
+  void choose_traced_steps();
   /// What can be known to fail without allocating anything: weights, drives, space.
   void check_beginning();
   [[nodiscard]] std::int64_t checkpoints_to_come() const;
@@ -102,6 +101,7 @@ class Trainer {
   Workers workers_;
   std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<RunStore> store_;
+  StepRange traced_;  ///< none where the last is before the first
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StateTransfer> transfer_;

@@ -42,7 +42,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
   output_.require_place_of_trace(settings_.output.trace);
   prepare_data();
   prepare_beginning();
-  require_steps_of_trace();
+  choose_traced_steps();
   prepare_plan();
 }
 
@@ -88,18 +88,15 @@ void Trainer::prepare_beginning() {
   }
 }
 
-bool Trainer::is_traced() const {
-  return !settings_.output.trace.empty() &&
-         std::min(settings_.output.trace_steps.last, total_steps_) > done_.value;
-}
-
-void Trainer::require_steps_of_trace() const {
+void Trainer::choose_traced_steps() {
   const OutputSettings& output = settings_.output;
   if (output.trace.empty()) return;
   require(output.trace_steps.first <= total_steps_, ErrorKind::usage,
           "--trace_steps is {}:{}, but the run ends with step {}: name steps up to that one",
           output.trace_steps.first, output.trace_steps.last, total_steps_);
-  if (is_traced()) return;
+  traced_ = {std::max(output.trace_steps.first, done_.value + 1),
+             std::min(output.trace_steps.last, total_steps_)};
+  if (traced_.first <= traced_.last) return;
   context_.log.warning(
       "{} is not written: --trace_steps is {}:{}, and the run goes on after step {}", output.trace,
       output.trace_steps.first, output.trace_steps.last, done_.value);

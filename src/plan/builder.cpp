@@ -182,14 +182,14 @@ void Builder::add_activations() {
   const int copies = request_.order == MicroBatchOrder::unit_major ? request_.micro_batches : 1;
   std::uint64_t scratch_bytes = 0;
   std::uint64_t saved_bytes = 0;
-  std::uint64_t boundary_bytes = 0;
+  std::uint64_t largest_boundary = 0;
   saved_.resize(static_cast<std::size_t>(unit_count()));
   for (int unit = 0; unit < unit_count(); ++unit) {
     const model::UnitMemory& need = unit_memory_[static_cast<std::size_t>(unit)];
     scratch_bytes =
         std::max({scratch_bytes, need.forward_scratch_bytes, need.backward_scratch_bytes});
     saved_bytes = std::max(saved_bytes, need.saved_bytes);
-    boundary_bytes = std::max(boundary_bytes, need.boundary_bytes);
+    largest_boundary = std::max(largest_boundary, need.boundary_bytes);
     for (int copy = 0; copy < copies && !request_.recompute; ++copy) {
       saved_[static_cast<std::size_t>(unit)].push_back(
           memory.add("saved activations", Tier::device, need.saved_bytes));
@@ -203,8 +203,8 @@ void Builder::add_activations() {
   for (int copy = 0; copy < copies; ++copy) {
     // Where boundaries leave the device, their gradients take the place of the forward's slots.
     d_boundary_.push_back(boundaries_on(Tier::device)
-                              ? memory.add("boundary gradient", Tier::device, boundary_bytes)
-                              : add_transient("boundary gradient", Tier::device, boundary_bytes));
+                              ? memory.add("boundary gradient", Tier::device, largest_boundary)
+                              : add_transient("boundary gradient", Tier::device, largest_boundary));
   }
   scratch_ = memory.add("scratch", Tier::device, scratch_bytes);
   const auto batch_bytes =

@@ -20,7 +20,8 @@ namespace {
 /// For two steps of a schedule, whether a task has completed when another one begins. All lanes
 /// begin their tasks in order, so that a number a lane says which tasks have begun when a task
 /// begins. And a task is known to have completed once one has begun that cannot before that: one
-/// that waits for it, or one behind it on its lane; of those on one lane the first is enough.
+/// that waits for it, or one behind it on its lane, where that completes in order or one of the two
+/// is about all pages; of those on one lane the first is enough.
 /// Two steps prove any number: what conflicts over a greater distance has, in each step between, an
 /// access that conflicts with both, so that order follows by transitivity.
 class HappensBefore {

@@ -29,10 +29,12 @@ class RangeMap {
     if (begin < end) function(begin, end, kNone);
   }
 
+  /// Gives the range a number other than `kNone`; an empty range is none.
   void assign(std::uint64_t begin, std::uint64_t end, std::int64_t number) {
     if (begin >= end) return;
     parts_.emplace_hint(clear(begin, end), begin, Part{end, number});
   }
+  /// Takes the numbers of the range, which may be empty.
   void erase(std::uint64_t begin, std::uint64_t end) {
     if (begin < end && !parts_.empty()) clear(begin, end);
   }

@@ -111,7 +111,7 @@ class Clock {
   }
 
   std::array<std::int64_t, kLanes> done_{};
-  // Ascending, apart, and not all below `done_`.
+  // Ascending, with gaps between, each beginning beyond `done_`.
   std::vector<Run> reads_ahead_;
   std::vector<Run> writes_ahead_;
 };

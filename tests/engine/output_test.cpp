@@ -187,7 +187,9 @@ TEST_F(OutputTest, a_trace_of_steps_that_do_not_come_is_refused_or_said_to_be_no
   settings.length.max_steps = 7;
   settings.output.trace_steps = {4, 9};
   settings.output.dry_run = true;
-  EXPECT_EQ(train_run(settings).error, "") << "step 7 comes";
+  const Result planned = train_run(settings);
+  EXPECT_EQ(planned.error, "");
+  EXPECT_FALSE(planned.says("is not written")) << "step 7 comes";
   settings.output.dry_run = false;
   settings.output.trace_steps = {1, 5};
   const Result past = train_run(settings);

@@ -155,6 +155,8 @@ TEST_F(RunFolderTest, one_folder_is_not_two_drives_however_it_is_written) {
   }
   EXPECT_TRUE(is_same_folder(folder_ / "none", folder_ / "none/"));
   EXPECT_FALSE(is_same_folder(folder_ / "none", folder_ / "other"));
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  EXPECT_FALSE(is_same_folder(folder_ / "loop/a", folder_ / "loop/b")) << "neither can be seen";
   require_distinct_folders("--path", bases_);
 }
 

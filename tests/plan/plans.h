@@ -76,7 +76,6 @@ inline std::uint64_t most_at_once(const Plan& plan, const std::string& purpose, 
   return most;
 }
 
-/// Every placement: each tier, half of the state on another one, and half of the parameters.
 /// What a step moves on `lane`.
 inline std::uint64_t bytes_on(const Plan& plan, Lane lane) {
   std::uint64_t bytes = 0;
@@ -84,6 +83,7 @@ inline std::uint64_t bytes_on(const Plan& plan, Lane lane) {
   return bytes;
 }
 
+/// Every placement: each tier, half of the state on another one, and half of the parameters.
 inline std::vector<Placement> placements() {
   std::vector<Placement> list;
   for (const Tier parameters : {Tier::device, Tier::host, Tier::disk}) {

@@ -335,7 +335,7 @@ TEST(Program, an_export_says_that_the_run_has_gone_on_since_its_checkpoint) {
   const Result older = run({"export", folder / "run", folder / "two"});
   EXPECT_EQ(older.code, 0) << older.err;
   EXPECT_THAT(older.out, HasSubstr("the model of step 1"));
-  EXPECT_THAT(older.err, AllOf(HasSubstr("has reached step 2"), HasSubstr("final model")));
+  EXPECT_THAT(older.err, AllOf(HasSubstr("has reached step 2"), HasSubstr("finished run")));
 }
 
 TEST(Program, one_folder_is_not_measured_or_tried_as_two) {

@@ -106,6 +106,10 @@ void sync_folder(const std::filesystem::path& folder);
 /// The two names are in one file system. Errors: kind `io`.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// The same for all names of a folder, whether it is there or not: absolute, links followed,
+/// without a slash at the end.
+[[nodiscard]] std::filesystem::path plain_path(const std::filesystem::path& path);
+
 /// Whether there is anything of that name. What cannot be looked at counts as not there.
 [[nodiscard]] bool is_there(const std::filesystem::path& path);
 
