@@ -6,6 +6,7 @@
 
 #include "memory/packing.h"
 #include "model/shapes.h"
+#include "plan/plans.h"
 #include "plan/schedules.h"
 #include "terrace/core/error.h"
 #include "terrace/kernels/cpu.h"
