@@ -22,7 +22,6 @@ namespace {
 
 constexpr const char* kDataName = "pages";
 constexpr const char* kScratchName = "scratch";
-constexpr const char* kManifestName = "manifest";
 constexpr std::uint64_t kDataMagic = 0x3150474154434552ULL;
 
 /// The first bytes of a data file: which store it is of, and which of its files.

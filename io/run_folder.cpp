@@ -11,6 +11,7 @@
 #include "terrace/core/error.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
+#include "terrace/io/page_store.h"
 
 namespace terrace::io {
 namespace {
@@ -58,9 +59,13 @@ bool is_run_folder(const fs::path& path) {
   return path.filename().native().starts_with(kPrefix) && fs::is_directory(path);
 }
 
-void remove_tree(const fs::path& path) {
-  const std::error_code code = remove_with_space(path);
-  require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), code.message());
+void remove_all(std::span<const fs::path> folders) {
+  for (const fs::path& path : removal_order(folders)) {
+    const std::error_code code = remove_with_space(path);
+    require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), code.message());
+    // Or a power cut could undo it and keep what follows.
+    if (path.filename() == PageStore::kManifestName) sync_folder(path.parent_path());
+  }
 }
 
 }  // namespace
@@ -103,6 +108,25 @@ std::uint64_t bytes_of(const RunRecord& record) {
   return bytes;
 }
 
+std::vector<fs::path> removal_order(std::span<const fs::path> folders) {
+  std::vector<fs::path> order;
+  // The first folder's record names the others.
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    if (!is_run_folder(*folder)) continue;
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(*folder, code)) {
+      if (entry.path().filename() != kLockName) order.push_back(entry.path());
+    }
+    require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder->string(),
+            code.message());
+    order.push_back(*folder / kLockName);
+    order.push_back(*folder);
+  }
+  std::ranges::stable_partition(
+      order, [](const fs::path& path) { return path.filename() == PageStore::kManifestName; });
+  return order;
+}
+
 std::uint64_t remove_run_folder(const RunRecord& record, bool force) {
   const FileDescriptor guarded = guard(record.path.parent_path());
   const RunRecord now = read_record(record.path);
@@ -110,10 +134,11 @@ std::uint64_t remove_run_folder(const RunRecord& record, bool force) {
           ErrorKind::usage, "{} belongs to a run that is {} (process {} on {}, since {})",
           now.path.string(), name_of(now.liveness), now.pid, now.host, now.since);
   const std::uint64_t bytes = bytes_of(now);
-  for (const fs::path& sibling : now.folders) {
-    if (!is_same_folder(sibling, now.path) && is_run_folder(sibling)) remove_tree(sibling);
-  }
-  if (is_run_folder(now.path)) remove_tree(now.path);
+  std::vector<fs::path> folders = now.folders;
+  const bool names_itself = std::ranges::any_of(
+      folders, [&](const fs::path& folder) { return is_same_folder(folder, now.path); });
+  if (!names_itself) folders.insert(folders.begin(), now.path);
+  remove_all(folders);
   return bytes;
 }
 
@@ -180,7 +205,7 @@ std::optional<RunRecord> RunFolder::find(std::span<const fs::path> bases, std::s
 }
 
 void RunFolder::remove() {
-  for (const fs::path& path : paths_) remove_tree(path);
+  remove_all(paths_);
   paths_.clear();
   locks_.clear();
 }

@@ -152,7 +152,7 @@ ResumePoint find_resume_point(const Settings& settings, const OutputFolder& outp
     point.replaced.reset();
     return point;
   }
-  if (resume == "auto" && !point.replaced) require_no_lost_store(output, newest, log);
+  if (resume == "auto" && !store) require_no_lost_store(output, newest, log);
   if (resume == "auto" && newest) {
     say_what_is_passed_over(output, *newest, log);
     take_checkpoint(point, newest->folder);

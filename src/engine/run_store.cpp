@@ -183,13 +183,12 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
 
 std::unique_ptr<RunStore> RunStore::open(const PlacementSettings& settings,
                                          const io::RunRecord& record, Log& log) {
+  if (!io::PageStore::is_made(record.path)) return nullptr;
   io::RunFolder folder = io::RunFolder::adopt(record, {record.owner, false});
   const std::vector<fs::path> paths(folder.paths().begin(), folder.paths().end());
   std::unique_ptr<io::PageStore> pages;
   try {
-    if (io::PageStore::is_made(paths.front())) {
-      pages = io::PageStore::open(paths, store_options(settings), log);
-    }
+    pages = io::PageStore::open(paths, store_options(settings), log);
   } catch (const Error& error) {
     fail(error.kind(),
          "{}: the store that a dead run of this output left in {} is kept, and once it can be read "
@@ -200,7 +199,7 @@ std::unique_ptr<RunStore> RunStore::open(const PlacementSettings& settings,
 }
 
 std::optional<std::int64_t> RunStore::committed_step() const {
-  const auto version = pages_ ? pages_->committed_version() : std::nullopt;
+  const auto version = pages_->committed_version();
   return version ? std::optional(static_cast<std::int64_t>(version->value)) : std::nullopt;
 }
 

@@ -29,7 +29,8 @@ class RunStore {
                                                         const plan::Plan& plan,
                                                         std::uint64_t run_state_bytes_max,
                                                         Log& log);
-  /// Takes over what a dead run left and deletes none of it; `record` is `RunFolder::find`'s.
+  /// Takes over what a dead run left and deletes none of it; `record` is `RunFolder::find`'s. Null
+  /// when that is no store: its making or its removal was cut short.
   /// Errors: as `PageStore::open`, saying that the store is kept, and where.
   [[nodiscard]] static std::unique_ptr<RunStore> open(const PlacementSettings& settings,
                                                       const io::RunRecord& record, Log& log);
@@ -55,7 +56,7 @@ class RunStore {
       : folder_(std::move(folder)), pages_(std::move(pages)) {}
 
   io::RunFolder folder_;
-  std::unique_ptr<io::PageStore> pages_;  ///< null: its making was cut short
+  std::unique_ptr<io::PageStore> pages_;
 };
 
 /// The pages of a plan that hold state, and those that a step uses and no commit keeps: an id is

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
 
 #include "engine/parse.h"
@@ -89,6 +90,39 @@ TEST_F(ResumePointTest, a_store_that_is_gone_is_made_up_for_by_a_checkpoint_with
   EXPECT_EQ(find_resume_point(settings, OutputFolder(settings.output, log), log).state.global_step,
             2);
   EXPECT_THAT(lines, ::testing::Contains(HasSubstr("going on from step 2")));
+}
+
+TEST_F(ResumePointTest, a_store_whose_removal_was_cut_short_is_none_and_stands_in_no_way) {
+  Settings settings = with_store();
+  stop_as_it_saves(settings);
+  settings.output.resume = "auto";
+  Log log([](LogLevel, std::string_view) {});
+  const OutputFolder output(settings.output, log);
+  const fs::path run = io::list_run_folders(folder_ / "swap").at(0).path;
+  fs::copy(run, folder_ / "kept", fs::copy_options::recursive);
+  const std::size_t steps = io::removal_order(std::array{run}).size();
+  ASSERT_EQ(steps, 4U) << "manifest, pages, lock, folder";
+  for (std::size_t done = 0; done <= steps; ++done) {
+    SCOPED_TRACE(done);
+    fs::remove_all(run);
+    fs::copy(folder_ / "kept", run, fs::copy_options::recursive);
+    const auto order = io::removal_order(std::array{run});
+    for (std::size_t i = 0; i < done; ++i) fs::remove(order[i]);
+
+    ResumePoint point = find_resume_point(settings, output, log);
+    EXPECT_GE(point.state.global_step, 2);
+    EXPECT_EQ(point.store != nullptr, done == 0);
+    EXPECT_EQ(point.checkpoint != nullptr, done > 0);
+    EXPECT_EQ(point.replaced.has_value(), done == 1 || done == 2) << "while it says whose it is";
+    point.remove_replaced(log);
+    EXPECT_EQ(fs::exists(run), done == 0 || done == 3) << "which 'swap ls' lists";
+  }
+  // Without a checkpoint, what it had committed is lost, and that is said.
+  fs::copy(folder_ / "kept", run, fs::copy_options::recursive);
+  fs::remove(io::removal_order(std::array{run}).front());
+  fs::remove_all(folder_ / "run" / "checkpoint-2");
+  EXPECT_THAT(usage_error([&] { (void)find_resume_point(settings, output, log); }),
+              HasSubstr("where there is none of it"));
 }
 
 TEST_F(ResumePointTest, a_later_checkpoint_that_is_broken_is_passed_over_with_a_word) {

@@ -123,6 +123,40 @@ TEST_F(RunFolderTest, a_dead_run_is_adopted_once) {
   EXPECT_TRUE(list_run_folders(bases_[1]).empty());
 }
 
+TEST_F(RunFolderTest, a_removal_that_is_cut_short_leaves_the_store_or_leftovers_that_are_cleaned) {
+  Log log([](LogLevel, std::string_view) {});
+  const std::vector<PageSpec> pages = {{PageId(1), 10'000, "one"}, {PageId(2), 10'000, "two"}};
+  std::size_t steps = 1;
+  for (std::size_t done = 0; done <= steps; ++done) {
+    std::vector<std::filesystem::path> paths;
+    {
+      const RunFolder run = RunFolder::create(bases_, {.owner = "me"});
+      paths.assign(run.paths().begin(), run.paths().end());
+      const StoreFolder folders[] = {{paths[0], 1}, {paths[1], 1}};
+      PageStore::create(folders, pages, PageStoreOptions{}, log)->commit(Version(1), {});
+    }
+    const auto order = removal_order(paths);
+    steps = order.size();
+    ASSERT_EQ(steps, 7U) << "a manifest, and of each folder its pages, its lock and itself";
+    for (std::size_t i = 0; i < done; ++i) std::filesystem::remove(order[i]);
+    SCOPED_TRACE(fmt::format("after {} of {}", done, steps));
+
+    EXPECT_EQ(PageStore::is_made(paths[0]), done == 0) << "nothing is left that cannot be opened";
+    if (done == 0) {
+      EXPECT_EQ(PageStore::open(paths, {}, log)->committed_version(), Version(1));
+    }
+    EXPECT_EQ(RunFolder::find(bases_, "me").has_value(), done + 2 <= steps)
+        << "its record goes last";
+    for (const auto& base : bases_) {
+      for (const RunRecord& record : list_run_folders(base)) {
+        EXPECT_EQ(record.liveness, RunLiveness::dead);
+        if (std::filesystem::exists(record.path)) remove_run_folder(record);
+      }
+      EXPECT_TRUE(std::filesystem::is_empty(base));
+    }
+  }
+}
+
 TEST_F(RunFolderTest, the_space_of_a_removed_run_is_free_at_once_whoever_has_its_files_open) {
   RunFolder run = RunFolder::create(bases_, {.owner = "me"});
   const std::filesystem::path pages = run.paths()[1] / "pages";

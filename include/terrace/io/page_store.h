@@ -88,6 +88,8 @@ class PageStore {
  public:
   using Channel = PageChannel;
 
+  /// The file of the first folder that says what the store is.
+  static constexpr const char* kManifestName = "manifest";
   /// Bytes that one checksum covers.
   static constexpr std::uint64_t kBlockBytes = std::uint64_t{256} << 10;
   /// Buffers start at a multiple of this, and transfers are rounded up to one.

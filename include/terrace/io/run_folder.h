@@ -42,8 +42,17 @@ void require_distinct_folders(std::string_view option,
 /// Bytes that the folder and its siblings take on their disks by now.
 [[nodiscard]] std::uint64_t bytes_of(const RunRecord& record);
 
-/// Removes a dead run's folder with its siblings, or an `unknown` one when `force` says that its
-/// user knows. Returns the bytes that are free again. Errors: `usage` when it is not dead; `io`.
+/// What a run's folders hold and the folders themselves, in the order in which they are removed one
+/// by one: first the manifest, without which the rest is no store, last the record that names the
+/// run, with its folder. So what a kill leaves is the whole store, or leftovers of a dead run that
+/// are listed, found by their owner and cleaned as such. Of folders that are gone there is nothing.
+/// Errors: `io`.
+[[nodiscard]] std::vector<std::filesystem::path> removal_order(
+    std::span<const std::filesystem::path> folders);
+
+/// Removes a dead run's folder with its siblings, in `removal_order`, or an `unknown` one when
+/// `force` says that its user knows. Returns the bytes that are free again. Errors: `usage` when it
+/// is not dead; `io`.
 std::uint64_t remove_run_folder(const RunRecord& record, bool force = false);
 
 struct RunFolderOptions {
@@ -72,7 +81,7 @@ class RunFolder {
   /// One a base, in their order.
   [[nodiscard]] std::span<const std::filesystem::path> paths() const { return paths_; }
 
-  /// Deletes the folders with all they hold: the run is finished. Errors: `io`.
+  /// Deletes the folders with all they hold, in `removal_order`: the run is finished. Errors: `io`.
   void remove();
 
  private:
