@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "spread.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/core/log.h"
 #include "terrace/core/workers.h"
 #include "terrace/device/device.h"
@@ -312,10 +312,9 @@ ComputeBench bench_compute(const ComputeBenchOptions& options) {
 }
 
 std::string to_json(const ComputeBench& bench) {
-  using nlohmann::json;
-  json steps = json::array();
+  Json steps = Json::array();
   for (const StepBench& s : bench.steps) {
-    json operations = json::array();
+    Json operations = Json::array();
     for (const OperationBench& o : s.operations) {
       operations.push_back({{"name", o.name},
                             {"seconds", o.seconds},
@@ -323,7 +322,7 @@ std::string to_json(const ComputeBench& bench) {
                             {"gflops", o.gflops},
                             {"calls", o.calls}});
     }
-    json products = json::array();
+    Json products = Json::array();
     for (const ProductBench& p : s.products) {
       products.push_back({{"form", p.form},
                           {"target_dtype", p.target_dtype},
@@ -347,9 +346,8 @@ std::string to_json(const ComputeBench& bench) {
                      {"products_fraction_of_step", s.products_fraction_of_step},
                      {"products_fraction_of_plain", s.products_fraction_of_plain}});
   }
-  return json{{"schema", "terrace.bench.compute/1"}, {"machine", bench.machine}, {"steps", steps}}
-             .dump(2) +
-         "\n";
+  return json_text(
+      {{"schema", "terrace.bench.compute/1"}, {"machine", bench.machine}, {"steps", steps}});
 }
 
 std::string to_table(const ComputeBench& bench) {

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "spread.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 
 namespace terrace::tools {
 namespace {
@@ -137,10 +137,10 @@ CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options) {
 }
 
 std::string to_json(const CopyBench& bench) {
-  nlohmann::ordered_json json{{"schema", "terrace.bench.copy/1"}, {"device", bench.device}};
+  Json json{{"schema", "terrace.bench.copy/1"}, {"device", bench.device}};
   for (const auto& [name, rate] : rates_of(bench)) json[name] = rate;
   json["task_seconds"] = bench.task_seconds;
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 std::string to_table(const CopyBench& bench) {

@@ -1,15 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "bench_disk.h"
+#include "terrace/core/json.h"
 
 namespace terrace::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// In the order of `kPasses` and of `Way`.
 constexpr std::array kPassNames = {"read", "write", "mixed"};
@@ -113,7 +112,7 @@ std::string to_json(const DiskBenchResult& result) {
   }
   json["fallbacks"] = result.fallbacks;
   json["fio_job"] = fio_job(result.options, result.direct);
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 std::string to_table(const DiskBenchResult& result) {

@@ -7,13 +7,13 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/core/state_kind.h"
 #include "terrace/core/units.h"
 #include "terrace/core/workers.h"
@@ -195,10 +195,8 @@ std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& 
 }
 
 std::string to_json(const std::vector<OptimizerBenchVariant>& variants) {
-  const auto ends = [](const Spread& spread) {
-    return nlohmann::ordered_json{spread.p5, spread.p95};
-  };
-  auto list = nlohmann::ordered_json::array();
+  const auto ends = [](const Spread& spread) { return Json{spread.p5, spread.p95}; };
+  auto list = Json::array();
   for (const OptimizerBenchVariant& variant : variants) {
     list.push_back({{"state", variant.state},
                     {"gradient", variant.gradient},
@@ -213,9 +211,8 @@ std::string to_json(const std::vector<OptimizerBenchVariant>& variants) {
                     {"threads", variant.threads},
                     {"target", variant.target}});
   }
-  const nlohmann::ordered_json result = {{"schema", "terrace.bench.optimizer/1"},
-                                         {"variants", std::move(list)}};
-  return result.dump(2);
+  const Json result = {{"schema", "terrace.bench.optimizer/1"}, {"variants", std::move(list)}};
+  return json_text(result);
 }
 
 std::string to_table(const std::vector<OptimizerBenchVariant>& variants) {

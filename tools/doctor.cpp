@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "subcommand.h"
 #include "terrace/core/container.h"
+#include "terrace/core/json.h"
 #include "terrace/core/units.h"
 #include "terrace/core/workers.h"
 #include "terrace/device/gpu.h"
@@ -134,12 +134,10 @@ std::string as_text(const Findings& findings) {
 }
 
 std::string as_json(const Findings& findings) {
-  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
+  Json facts = Json::object();
   for (const auto& [name, value] : findings.facts) facts[name] = value;
-  return nlohmann::ordered_json{
-             {"schema", "terrace.doctor/1"}, {"facts", facts}, {"to_mend", findings.advice}}
-             .dump(2) +
-         "\n";
+  return json_text(
+      {{"schema", "terrace.doctor/1"}, {"facts", facts}, {"to_mend", findings.advice}});
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "subcommand.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/inference.h"
 
@@ -41,14 +41,12 @@ int run_evaluate(Context& context, const Arguments& arguments) {
           "--data is missing: give the files or folders to evaluate on");
   const engine::Evaluation result = engine::evaluate_model(settings, context.log);
   if (json) {
-    print(nlohmann::ordered_json{{"schema", "terrace.evaluate/1"},
-                                 {"loss", result.loss},
-                                 {"tokens", result.tokens},
-                                 {"sequences", result.sequences},
-                                 {"seconds", result.seconds},
-                                 {"tokens_per_second", result.tokens_per_second()}}
-              .dump(2) +
-          "\n");
+    print(json_text({{"schema", "terrace.evaluate/1"},
+                     {"loss", result.loss},
+                     {"tokens", result.tokens},
+                     {"sequences", result.sequences},
+                     {"seconds", result.seconds},
+                     {"tokens_per_second", result.tokens_per_second()}}));
   } else {
     print(fmt::format("loss {:.4f} nats a token over {} tokens in {} sequences ({} tokens/s)\n",
                       result.loss, result.tokens, result.sequences,

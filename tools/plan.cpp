@@ -2,12 +2,12 @@
 
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "subcommand.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/planning.h"
 #include "terrace/engine/profile.h"
@@ -17,8 +17,6 @@
 
 namespace terrace::tools {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// The lanes that move bytes.
 constexpr std::array kPaths = {plan::Lane::h2d, plan::Lane::d2h, plan::Lane::collective,
@@ -224,31 +222,29 @@ std::string as_json(const PlanReport& report) {
   }
   const Space space = space_of(report);
   const std::uint64_t written = 1000 * engine::bytes_per_step(chosen.plan, plan::Lane::disk_write);
-  return Json{{"schema", "terrace.plan/1"},
-              {"model", setup.source.name},
-              {"parameters", setup.model->parameter_count()},
-              {"dtype", name_of(setup.dtype)},
-              {"placement", chosen.placement},
-              {"ranks", setup.layout->world_size()},
-              {"zero_stage", chosen.plan.request.zero_stage},
-              {"state_bytes", state_json(chosen.plan)},
-              {"tiers", tiers},
-              {"bytes_per_step", moved},
-              {"written_in_1000_steps", written},
-              {"percent_of_rated_writes",
-               report.rated_writes > 0 ? Json(rated_share(report, written)) : Json(nullptr)},
-              {"free_space_bytes",
-               {{"page_store", space.store},
-                {"checkpoint", space.checkpoint},
-                {"checkpoints_at_once",
-                 space.checkpoints > 0 ? Json(space.checkpoints) : Json(nullptr)},
-                {"final_model", space.model}}},
-              {"prediction", prediction_json(report)},
-              {"process_bytes", chosen.process_bytes},
-              {"budget_bytes", chosen.budget_bytes},
-              {"budget_source", chosen.budget_source}}
-             .dump(2, ' ', false, Json::error_handler_t::replace) +
-         "\n";
+  return json_text(
+      {{"schema", "terrace.plan/1"},
+       {"model", setup.source.name},
+       {"parameters", setup.model->parameter_count()},
+       {"dtype", name_of(setup.dtype)},
+       {"placement", chosen.placement},
+       {"ranks", setup.layout->world_size()},
+       {"zero_stage", chosen.plan.request.zero_stage},
+       {"state_bytes", state_json(chosen.plan)},
+       {"tiers", tiers},
+       {"bytes_per_step", moved},
+       {"written_in_1000_steps", written},
+       {"percent_of_rated_writes",
+        report.rated_writes > 0 ? Json(rated_share(report, written)) : Json(nullptr)},
+       {"free_space_bytes",
+        {{"page_store", space.store},
+         {"checkpoint", space.checkpoint},
+         {"checkpoints_at_once", space.checkpoints > 0 ? Json(space.checkpoints) : Json(nullptr)},
+         {"final_model", space.model}}},
+       {"prediction", prediction_json(report)},
+       {"process_bytes", chosen.process_bytes},
+       {"budget_bytes", chosen.budget_bytes},
+       {"budget_source", chosen.budget_source}});
 }
 
 std::string as_text(const PlanReport& report) {

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "subcommand.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/core/units.h"
 #include "terrace/io/run_folder.h"
 
@@ -53,7 +52,7 @@ std::vector<io::RunRecord> find_runs(const SwapSettings& settings) {
 }
 
 std::string as_json(const std::vector<io::RunRecord>& runs) {
-  auto list = nlohmann::ordered_json::array();
+  auto list = Json::array();
   for (const io::RunRecord& run : runs) {
     list.push_back({{"path", run.path.string()},
                     {"owner", run.owner},
@@ -63,9 +62,7 @@ std::string as_json(const std::vector<io::RunRecord>& runs) {
                     {"since", run.since},
                     {"bytes", run.bytes}});
   }
-  return nlohmann::ordered_json{{"schema", 1}, {"runs", list}}.dump(
-             2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return json_text({{"schema", 1}, {"runs", list}});
 }
 
 std::string as_table(const std::vector<io::RunRecord>& runs) {

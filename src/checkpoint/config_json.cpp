@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string>
 
-#include "json.h"
 #include "terrace/checkpoint/model_folder.h"
+#include "terrace/core/json.h"
 #include "terrace/io/checksum.h"
 #include "terrace/io/file.h"
 
@@ -72,13 +72,13 @@ class Keys {
   void must_be_neutral(std::string_view name, const Json& neutral) const {
     const Json* value = find(name);
     check(value == nullptr || *value == neutral, name, value == nullptr ? Json() : *value,
-          neutral.is_null() ? "null" : neutral.dump());
+          neutral.is_null() ? "null" : json_line(neutral));
   }
 
   void check(bool condition, std::string_view name, const Json& found,
              std::string_view supported) const {
     require(condition, ErrorKind::data, "{}: {} is {}, but only {} is supported", where_, name,
-            found.dump(), supported);
+            json_line(found), supported);
   }
 
  private:
@@ -321,7 +321,7 @@ std::string make_config_json(const ModelDescription& model) {
                            : model.eos_token_ids.size() == 1 ? Json(model.eos_token_ids.front())
                                                              : Json(model.eos_token_ids);
   }
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 }  // namespace terrace::checkpoint

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "hex.h"
-#include "json.h"
 #include "marker.h"
+#include "pairs.h"
 #include "render.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/checkpoint/training_checkpoint.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 #include "terrace/io/page_store.h"
 
@@ -237,7 +238,7 @@ Json describe(const std::filesystem::path& path, const InspectOptions& options) 
 Inspection inspect(const std::filesystem::path& path, const InspectOptions& options) {
   Json json = describe(path, options);
   Inspection inspection;
-  inspection.json = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  inspection.json = json_text(json);
   if (json["kind"] != "safetensors file") json.erase(kTensors);
   inspection.text = render(json);
   return inspection;

@@ -1,8 +1,8 @@
 #include "marker.h"
 
 #include "hex.h"
-#include "json.h"
 #include "terrace/checkpoint/training_checkpoint.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 
 namespace terrace::checkpoint {
@@ -13,7 +13,7 @@ constexpr std::uint64_t kMarkerBytesMax = 256ULL << 20;
 
 /// The checksum of the files' list, in the marker itself, which no other file vouches for.
 std::string checksum_of(const Json& files) {
-  const std::string text = files.dump();
+  const std::string text = json_line(files);
   return to_hex(io::crc64(std::as_bytes(std::span(text))));
 }
 
@@ -40,7 +40,7 @@ void write_marker(const std::filesystem::path& folder, const Marker& marker) {
                      {"step", marker.step},
                      {"files", std::move(files)},
                      {"crc64_of_files", checksum}};
-  io::write_file(folder / kMarkerName, json.dump(2) + "\n");
+  io::write_file(folder / kMarkerName, json_text(json));
 }
 
 Marker read_marker(const std::filesystem::path& folder) {

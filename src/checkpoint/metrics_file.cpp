@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "json.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 
 namespace terrace::checkpoint {
@@ -18,8 +18,8 @@ std::optional<std::int64_t> step_in(const Json& row) {
 
 /// Whether a line stays: an object without a later step. A line that a kill cut short is none.
 bool is_kept(std::string_view line, std::int64_t last_step) {
-  const Json row = Json::parse(line, nullptr, false);
-  return row.is_object() && step_in(row).value_or(last_step) <= last_step;
+  const std::optional<Json> row = json_from(line);
+  return row && row->is_object() && step_in(*row).value_or(last_step) <= last_step;
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ std::int64_t last_logged_step(const std::filesystem::path& metrics) {
   std::int64_t last = 0;
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
-    const Json row = Json::parse(line, nullptr, false);
-    if (row.is_object()) last = std::max(last, step_in(row).value_or(0));
+    const std::optional<Json> row = json_from(line);
+    if (row && row->is_object()) last = std::max(last, step_in(*row).value_or(0));
   }
   return last;
 }

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <set>
 
-#include "json.h"
 #include "model_writer.h"
 #include "progress.h"
 #include "staging.h"
 #include "tensor_match.h"
+#include "terrace/core/json.h"
 #include "terrace/core/units.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
-#include "json.h"
 #include "progress.h"
 #include "staging.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 
 namespace terrace::checkpoint {
@@ -19,7 +19,7 @@ std::string make_generation_json(const ModelDescription& model) {
   if (model.bos_token_id) json["bos_token_id"] = *model.bos_token_id;
   if (model.eos_token_ids.size() == 1) json["eos_token_id"] = model.eos_token_ids.front();
   if (model.eos_token_ids.size() > 1) json["eos_token_id"] = model.eos_token_ids;
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 /// Whether a file is one that an older model of the same folder left: its weights and their index.

@@ -19,7 +19,7 @@ std::string cell(const std::string& name, const Json& value) {
   if (value.is_number_unsigned() && name.ends_with("bytes")) {
     return format_bytes(value.get<std::uint64_t>());
   }
-  if (!value.is_array()) return value.dump();
+  if (!value.is_array()) return json_line(value);
   std::string text;
   for (const Json& item : value) text += (text.empty() ? "" : ", ") + cell("", item);
   return "[" + text + "]";

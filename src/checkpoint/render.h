@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "json.h"
+#include "terrace/core/json.h"
 
 namespace terrace::checkpoint {
 

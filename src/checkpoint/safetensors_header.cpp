@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <tuple>
+
+#include "terrace/core/json.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -271,8 +272,8 @@ std::string make_safetensors_header(DType dtype, std::span<const TensorShape> te
     const std::uint64_t end =
         offset + static_cast<std::uint64_t>(tensor.elements()) * size_of(dtype);
     text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        nlohmann::json(tensor.name).dump(), file_name_of(dtype),
-                        fmt::join(tensor.shape, ","), offset, end);
+                        json_line(tensor.name), file_name_of(dtype), fmt::join(tensor.shape, ","),
+                        offset, end);
     offset = end;
   }
   text += '}';

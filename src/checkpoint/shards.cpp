@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "json.h"
+#include "terrace/core/json.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::filesyste
     require(is_text && !name.empty() && name.find('/') == std::string::npos, kind,
             "{}: the file of tensor \"{}\" is {}, but the plain name of a file beside the index "
             "was expected",
-            where, tensor, file.dump());
+            where, tensor, json_line(file));
     file_of_tensor.emplace_back(tensor, name);
   }
   return file_of_tensor;
@@ -96,7 +96,7 @@ std::string make_index(std::span<const TensorShape> tensors, const ShardOptions&
     total += static_cast<std::uint64_t>(tensors[i].elements()) * size_of(options.dtype);
   }
   const Json json = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  return json.dump(2) + "\n";
+  return json_text(json);
 }
 
 std::span<const TensorShape> tensors_of(std::span<const TensorShape> tensors,

@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "hex.h"
-#include "json.h"
+#include "pairs.h"
+#include "terrace/core/json.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -65,7 +66,7 @@ Json identity_to_json(const RunIdentity& identity) {
   return {{"model", to_hex(identity.model)},
           {"seed", identity.seed},
           {"tokenizer", std::move(tokenizer)},
-          {"data", Json::parse(data::to_json(identity.data))}};
+          {"data", json_from(data::to_json(identity.data)).value()}};
 }
 
 RunIdentity identity_from_json(const Json& json, std::string_view where) {
@@ -77,7 +78,7 @@ RunIdentity identity_from_json(const Json& json, std::string_view where) {
         {file.at("name").get<std::string>(),
          {file.at("bytes").get<std::uint64_t>(), from_hex(file.at("crc64").get<std::string>())}});
   }
-  identity.data = data::parse_dataset_fingerprint(json.at("data").dump(), where);
+  identity.data = data::parse_dataset_fingerprint(json_line(json.at("data")), where);
   return identity;
 }
 
@@ -153,7 +154,7 @@ std::string to_json(const TrainerState& state) {
                      {"total_flos", 0.0},
                      {"trial_name", nullptr},
                      {"trial_params", nullptr}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 TrainerState parse_trainer_state(std::string_view text, std::string_view where) {

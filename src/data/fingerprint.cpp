@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 
 namespace terrace::data {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::uint64_t parse_hex(const std::string& text) {
   std::uint64_t value = 0;
@@ -33,9 +31,8 @@ std::string to_json(const DatasetFingerprint& fingerprint) {
                      {"bytes", file.contents.bytes},
                      {"crc64", fmt::format("{:016x}", file.contents.crc64)}});
   }
-  // A path need not be UTF-8; its odd bytes are replaced, as it is for people only.
-  const Json list = {{"files", std::move(files)}};
-  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // What of a path is no UTF-8 is replaced, as it is for people only.
+  return json_line({{"files", std::move(files)}});
 }
 
 DatasetFingerprint parse_dataset_fingerprint(std::string_view json, std::string_view where) {

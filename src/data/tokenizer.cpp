@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 
 namespace terrace::data {
 namespace {
 
-/// What is written keeps its order.
-using OrderedJson = nlohmann::ordered_json;
-/// What is read is looked up by key; the ordered kind takes quadratic time for a large vocabulary.
-using Json = nlohmann::json;
+/// Looks keys up quickly, of which a vocabulary has many.
+using IndexedJson = nlohmann::json;
 
 constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -48,41 +46,41 @@ std::array<std::string, Tokenizer::kVocabSize> byte_alphabet() {
 }
 
 /// The regular expression that splits words is off: without merges it changes no id.
-OrderedJson byte_level() {
+Json byte_level() {
   return {{"type", "ByteLevel"},
           {"add_prefix_space", false},
           {"trim_offsets", true},
           {"use_regex", false}};
 }
 
-OrderedJson tokenizer_json() {
-  OrderedJson vocab = OrderedJson::object();
+Json tokenizer_json() {
+  Json vocab = Json::object();
   std::int32_t id = 0;
   for (const std::string& entry : byte_alphabet()) vocab[entry] = id++;
-  OrderedJson model = {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", std::move(vocab)},
-                       {"merges", OrderedJson::array()}};
+  Json model = {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", nullptr},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", false},
+                {"byte_fallback", false},
+                {"ignore_merges", false},
+                {"vocab", std::move(vocab)},
+                {"merges", Json::array()}};
   return {{"version", "1.0"},          {"truncation", nullptr},
-          {"padding", nullptr},        {"added_tokens", OrderedJson::array()},
+          {"padding", nullptr},        {"added_tokens", Json::array()},
           {"normalizer", nullptr},     {"pre_tokenizer", byte_level()},
           {"post_processor", nullptr}, {"decoder", byte_level()},
           {"model", std::move(model)}};
 }
 
 /// Whether the member is absent, null or an empty array.
-bool is_vacant(const Json& object, const char* key) {
+bool is_vacant(const IndexedJson& object, const char* key) {
   const auto member = object.find(key);
   return member == object.end() || member->is_null() || (member->is_array() && member->empty());
 }
 
-bool has_byte_vocabulary(const Json& model) {
+bool has_byte_vocabulary(const IndexedJson& model) {
   const auto vocab = model.find("vocab");
   if (vocab == model.end() || !vocab->is_object() || vocab->size() != Tokenizer::kVocabSize) {
     return false;
@@ -97,17 +95,17 @@ bool has_byte_vocabulary(const Json& model) {
 
 /// Whether this is a tokenizer that gives every text its bytes as ids. Offsets, decoding and the
 /// version may differ: they change no id.
-bool gives_bytes(const Json& tokenizer) {
+bool gives_bytes(const IndexedJson& tokenizer) {
   if (!tokenizer.is_object() || !tokenizer.contains("model")) return false;
-  const Json& model = tokenizer["model"];
-  const Json split = tokenizer.value("pre_tokenizer", Json());
-  return model.is_object() && split.is_object() && model.value("type", Json()) == "BPE" &&
+  const IndexedJson& model = tokenizer["model"];
+  const IndexedJson split = tokenizer.value("pre_tokenizer", IndexedJson());
+  return model.is_object() && split.is_object() && model.value("type", IndexedJson()) == "BPE" &&
          is_vacant(model, "merges") && is_vacant(model, "continuing_subword_prefix") &&
          is_vacant(model, "end_of_word_suffix") && is_vacant(tokenizer, "added_tokens") &&
          is_vacant(tokenizer, "normalizer") && is_vacant(tokenizer, "post_processor") &&
          is_vacant(tokenizer, "truncation") && is_vacant(tokenizer, "padding") &&
-         split.value("type", Json()) == "ByteLevel" &&
-         split.value("add_prefix_space", Json(true)) == false && has_byte_vocabulary(model);
+         split.value("type", IndexedJson()) == "ByteLevel" &&
+         split.value("add_prefix_space", IndexedJson(true)) == false && has_byte_vocabulary(model);
 }
 
 }  // namespace
@@ -139,10 +137,10 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
 }
 
 std::vector<std::pair<std::string, std::string>> Tokenizer::files() const {
-  const OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                              {"clean_up_tokenization_spaces", false}};
-  return {{"tokenizer.json", tokenizer_json().dump(2) + "\n"},
-          {"tokenizer_config.json", config.dump(2) + "\n"}};
+  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"clean_up_tokenization_spaces", false}};
+  return {{"tokenizer.json", json_text(tokenizer_json())},
+          {"tokenizer_config.json", json_text(config)}};
 }
 
 void Tokenizer::write(const std::filesystem::path& folder) const {
@@ -153,7 +151,8 @@ TokenizerKind identify_tokenizer(const std::filesystem::path& folder) {
   if (tokenizer_files(folder).empty()) return TokenizerKind::none;
   const std::filesystem::path path = folder / "tokenizer.json";
   if (!std::filesystem::exists(path)) return TokenizerKind::other;
-  const Json tokenizer = Json::parse(io::read_file(path), nullptr, /*allow_exceptions=*/false);
+  const IndexedJson tokenizer =
+      IndexedJson::parse(io::read_file(path), nullptr, /*allow_exceptions=*/false);
   require(!tokenizer.is_discarded(), ErrorKind::corrupt,
           "{} is no JSON, so it is truncated or altered; fetch or copy the model folder again",
           path.string());

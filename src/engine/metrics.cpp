@@ -5,16 +5,15 @@
 
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 
 namespace terrace::engine {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using plan::Lane;
 
 constexpr std::array kLanesWithWork = {Lane::compute,   Lane::h2d,        Lane::d2h,
@@ -96,7 +95,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
   row["resident_bytes"] = resident_bytes(plan_);
   if (outcome.skip) row["nonfinite"] = outcome.nonfinite_parameter;
   if (metrics.eval_loss) row["eval_loss"] = finite(*metrics.eval_loss);
-  file_ << row.dump() << '\n' << std::flush;
+  file_ << json_line(row) << '\n' << std::flush;
   require(file_.good(), ErrorKind::io, "cannot write {}: is the disk full?", path_.string());
 }
 
@@ -130,8 +129,8 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   record["memory"] = std::move(memory);
   record["work_per_step"] = work_per_step(plan);
   record["fallbacks"] = contents.fallbacks;
-  record["config"] = Json::parse(effective_json(settings));
-  io::write_file(path, record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  record["config"] = json_from(effective_json(settings)).value();
+  io::write_file(path, json_text(record));
 }
 
 }  // namespace terrace::engine

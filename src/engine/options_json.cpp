@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "config_file.h"
 #include "json_tree.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/engine/options.h"
 
 namespace terrace::engine {
@@ -190,9 +190,9 @@ std::string_view parent_of(std::string_view key) {
   return dot == std::string_view::npos ? "" : key.substr(0, dot);
 }
 
-nlohmann::ordered_json json_of(const OptionValue& value) {
+Json json_of(const OptionValue& value) {
   return std::visit(
-      []<class T>(const T& held) -> nlohmann::ordered_json {
+      []<class T>(const T& held) -> Json {
         if constexpr (std::is_same_v<T, std::monostate>) {
           return nullptr;
         } else {
@@ -263,10 +263,10 @@ void read_config(OptionTable& table, const std::string& path) {
 }
 
 std::string to_json(const OptionTable& table) {
-  nlohmann::ordered_json root = nlohmann::ordered_json::object();
+  Json root = Json::object();
   for (const auto& entry : table.entries()) {
     if (entry.option.keys.empty()) continue;
-    nlohmann::ordered_json* at = &root;
+    Json* at = &root;
     std::string_view rest = entry.option.keys.front();
     for (auto dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
       at = &(*at)[std::string(rest.substr(0, dot))];
@@ -274,8 +274,7 @@ std::string to_json(const OptionTable& table) {
     }
     (*at)[std::string(rest)] = json_of(entry.option.field.get());
   }
-  // A path need not be UTF-8.
-  return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text(root);
 }
 
 }  // namespace terrace::engine

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <nlohmann/json.hpp>
 
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/error.h"
+#include "terrace/core/json.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 
@@ -155,17 +155,16 @@ OutputFolder::LastRun OutputFolder::last_run() const {
   std::error_code ignored;
   LastRun run;
   if (!fs::exists(path_ / kRecordName, ignored)) return run;
-  const auto record = nlohmann::json::parse(io::read_file(path_ / kRecordName), nullptr,
-                                            /*allow_exceptions=*/false);
-  if (!record.is_object()) return run;
+  const std::optional<Json> record = json_from(io::read_file(path_ / kRecordName));
+  if (!record || !record->is_object()) return run;
   const auto says = [&](const char* key) {
-    const auto found = record.find(key);
-    return found != record.end() && *found == true;
+    const auto found = record->find(key);
+    return found != record->end() && *found == true;
   };
   run.commits_every_step = says("commits_every_step");
   run.finished = says("finished");
-  const auto config = record.find("config");
-  if (config == record.end() || !config->is_object()) return run;
+  const auto config = record->find("config");
+  if (config == record->end() || !config->is_object()) return run;
   const auto swap = config->find("swap");
   if (swap == config->end() || !swap->is_array()) return run;
   for (const auto& folder : *swap) {

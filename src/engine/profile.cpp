@@ -119,7 +119,7 @@ plan::HardwareProfile find_profile(const std::string& file_or_name) {
 std::string profile_json(const plan::HardwareProfile& profile) {
   plan::HardwareProfile copy = profile;
   std::string schema = kSchema;
-  return to_json(profile_table(copy, schema)) + "\n";
+  return to_json(profile_table(copy, schema));
 }
 
 }  // namespace terrace::engine

@@ -126,7 +126,7 @@ void judge(OptionTable& table, const Foreign& foreign, const std::string& shown,
 [[nodiscard]] std::string help_text(const OptionTable& table, std::size_t width = 100);
 /// The table as a Markdown document.
 [[nodiscard]] std::string markdown(const OptionTable& table);
-/// Every option that has a key, nested by its path.
+/// Every option that has a key, nested by its path, as a file has it.
 [[nodiscard]] std::string to_json(const OptionTable& table);
 
 }  // namespace terrace::engine
