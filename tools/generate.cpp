@@ -22,7 +22,7 @@ int run_generate(Context& context, const Arguments& arguments) {
   table.add({.flags = {"prompt"},
              .field = engine::field(options.prompt),
              .help = "text to go on from; empty: the beginning of a document",
-             .may_be_empty = true});
+             .free_text = true});
   table.add({.flags = {"max_new_tokens"},
              .field = engine::field(options.tokens_max),
              .help = "how much to write",

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 
 namespace terrace::tools {
 namespace {
@@ -32,7 +33,7 @@ const Subcommand& find(const CommandGroup& group, const std::string& name) {
     if (subcommand.name == name) return subcommand;
     names.emplace_back(subcommand.name);
   }
-  fail(ErrorKind::usage, "\"{}\" is not a subcommand of {}{}: {} --help lists them", name,
+  fail(ErrorKind::usage, "\"{}\" is not a subcommand of {}{}: {} --help lists them", excerpt(name),
        group.command, engine::did_you_mean(name, names), group.command);
 }
 
@@ -54,7 +55,8 @@ int dispatch(Context& context, const CommandGroup& group, const Arguments& argum
     return 0;
   }
   require(!first.starts_with('-'), ErrorKind::usage,
-          "{} stands before the subcommand: write {} SUBCOMMAND {}", first, group.command, first);
+          "{} stands before the subcommand: write {} SUBCOMMAND {}", excerpt(first), group.command,
+          excerpt(first));
   return find(group, first).run(context, Arguments(arguments.begin() + 1, arguments.end()));
 }
 

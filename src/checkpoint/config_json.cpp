@@ -6,6 +6,7 @@
 #include <string>
 
 #include "terrace/checkpoint/model_folder.h"
+#include "terrace/core/excerpt.h"
 #include "terrace/core/json.h"
 #include "terrace/io/checksum.h"
 #include "terrace/io/file.h"
@@ -78,7 +79,7 @@ class Keys {
   void check(bool condition, std::string_view name, const Json& found,
              std::string_view supported) const {
     require(condition, ErrorKind::data, "{}: {} is {}, but only {} is supported", where_, name,
-            json_line(found), supported);
+            excerpt(json_line(found)), supported);
   }
 
  private:

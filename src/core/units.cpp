@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 
 namespace terrace {
 namespace {
@@ -79,7 +80,7 @@ std::uint64_t parse_size(std::string_view text, std::string_view what, std::uint
   fail(ErrorKind::usage,
        "{} is \"{}\", which is not a size: write bytes, or 512M, 64G, 64GiB (powers of two), 64GB "
        "(10^9){}",
-       what, text, whole > 0 ? ", or a share such as 80%" : "");
+       what, excerpt(text), whole > 0 ? ", or a share such as 80%" : "");
 }
 
 }  // namespace terrace

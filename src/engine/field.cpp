@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 #include "terrace/core/units.h"
 
 namespace terrace::engine {
@@ -66,7 +67,8 @@ std::vector<std::string> items_in(std::string_view text) {
 std::vector<std::string> listed(std::string_view text, const std::string& what) {
   std::vector<std::string> items = items_in(text);
   require(std::ranges::find(items, "") == items.end(), ErrorKind::usage,
-          "{} is \"{}\", which has an empty item: take out the comma that is too many", what, text);
+          "{} is \"{}\", which has an empty item: take out the comma that is too many", what,
+          excerpt(text));
   return items;
 }
 
@@ -116,7 +118,7 @@ Budget budget_of(const OptionValue& value, const std::string& what) {
   if (!text.ends_with('%')) return Budget{parse_size(text, what), 0};
   const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
   require(percent && *percent > 0 && *percent <= 100, ErrorKind::usage,
-          "{} is \"{}\", but a share must be above 0% and at most 100%", what, text);
+          "{} is \"{}\", but a share must be above 0% and at most 100%", what, excerpt(text));
   return Budget{0, *percent};
 }
 
@@ -202,7 +204,7 @@ Field field(StepRange& member) {
     const auto last = number_in<std::int64_t>(text.substr(std::min(colon + 1, text.size())));
     require(first && last && *first >= 1 && *last >= *first, ErrorKind::usage,
             "{} is \"{}\", but must be FIRST:LAST with 1 <= FIRST <= LAST, such as 3:8", what,
-            text);
+            excerpt(text));
     member = StepRange{*first, *last};
   };
   result.get = [&member]() -> OptionValue {
@@ -291,7 +293,7 @@ OptionValue parse_text(const Field& field, std::string_view text, const std::str
       value = std::string(text);
       break;
   }
-  require(value.has_value(), ErrorKind::usage, "{} is \"{}\", but must be {}", what, text,
+  require(value.has_value(), ErrorKind::usage, "{} is \"{}\", but must be {}", what, excerpt(text),
           expectation(field));
   return *value;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 
 namespace terrace::engine {
 namespace {
@@ -15,23 +16,6 @@ namespace {
 /// Sections that may lie in each other; a configuration has four. The tree is taken down by
 /// recursion.
 constexpr std::size_t kDepthMax = 64;
-/// What a sentence quotes of a text that may have any length.
-constexpr std::size_t kQuotedBytesMax = 160;
-
-/// `text`, or of a long one its beginning and its end.
-std::string excerpt(std::string_view text) {
-  if (text.size() <= kQuotedBytesMax) return std::string(text);
-  constexpr std::size_t kPart = kQuotedBytesMax / 2;
-  // No character of UTF-8 is cut.
-  const auto continues = [&](std::size_t at) {
-    return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
-  };
-  std::size_t first = kPart;
-  while (first > 0 && continues(first)) --first;
-  std::size_t last = text.size() - kPart;
-  while (last < text.size() && continues(last)) ++last;
-  return fmt::format("{}...{}", text.substr(0, first), text.substr(last));
-}
 
 /// Reads characters and counts the lines that have been read.
 class CountingIterator {
@@ -99,7 +83,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return close(); }
 
   bool key(std::string& value) override {
-    require(value.size() <= kQuotedBytesMax, ErrorKind::usage,
+    require(value.size() <= kExcerptBytesMax, ErrorKind::usage,
             "{} line {}: there is a key of {} bytes (\"{}\"), and no key is so long", name_, line_,
             value.size(), excerpt(value));
     JsonNode& object = open_.back();
@@ -117,18 +101,21 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t /*position*/, const std::string& last_token,
                    const nlohmann::json::exception& error) override {
     // "[json.exception...] parse error at line 3, column 1: syntax error ..."
-    std::string_view reason = error.what();
+    std::string reason = error.what();
     std::string place = fmt::format("line {}", line_);
     const auto position = reason.find("line ");
     const auto syntax = reason.find(": syntax error");
     if (position < syntax && syntax != std::string_view::npos) {
       place = reason.substr(position, syntax - position);
-      reason.remove_prefix(syntax + 2);
+      reason.erase(0, syntax + 2);
       // After a number that ends its line the parser has lost its column.
       if (place.ends_with(", column 0")) place.resize(place.rfind(','));
     }
+    // It quotes the token, of any length, as this sentence does.
+    const std::string token = fmt::format("; last read: '{}'", last_token);
+    if (const auto at = reason.find(token); at != std::string::npos) reason.erase(at, token.size());
     fail(ErrorKind::usage, "{} {}: not valid JSON near '{}': {}", name_, place, excerpt(last_token),
-         excerpt(reason));
+         reason);
   }
 
  private:

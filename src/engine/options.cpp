@@ -3,9 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <climits>
 
+#include "config_file.h"
 #include "terrace/core/edit_distance.h"
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 
 namespace terrace::engine {
 namespace {
@@ -32,7 +35,7 @@ std::string canonical_word(const Field& field, const std::string& word, const st
   for (const std::string& known : field.choices) {
     if (edit_distance(word, known) == 0) return known;  // case, and - against _, do not count
   }
-  fail(ErrorKind::usage, "{} is \"{}\", but must be {}{}", what, word, expectation(field),
+  fail(ErrorKind::usage, "{} is \"{}\", but must be {}{}", what, excerpt(word), expectation(field),
        did_you_mean(word, field.choices));
 }
 
@@ -46,12 +49,31 @@ OptionValue canonical(const Field& field, OptionValue value, const std::string& 
   return value;
 }
 
+/// Any other text names a file, a folder or a model.
+void check_length(const Option& option, const OptionValue& value, const std::string& what) {
+  if (option.free_text || !option.field.choices.empty()) return;
+  if (const auto* name = std::get_if<std::string>(&value)) require_name(*name, what);
+  if (const auto* names = std::get_if<std::vector<std::string>>(&value)) {
+    for (const std::string& name : *names) require_name(name, what);
+  }
+}
+
 }  // namespace
+
+void require_name(std::string_view name, std::string_view what) {
+  require(name.size() < PATH_MAX, ErrorKind::usage,
+          "{} is \"{}\", which has {} bytes, and no name of a file has more than {}", what,
+          excerpt(name), name.size(), PATH_MAX - 1);
+}
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
   const std::string* best = nullptr;
   std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
+    // Never less than this, and a name given by mistake may have any length.
+    const std::size_t longer =
+        std::max(name.size(), candidate.size()) - std::min(name.size(), candidate.size());
+    if (longer >= std::min(best_distance, candidate.size())) continue;
     const std::size_t distance = edit_distance(name, candidate);
     if (distance < best_distance && distance < candidate.size()) {
       best = &candidate;
@@ -138,13 +160,15 @@ void OptionTable::assign(Entry& entry, const OptionValue& value, Source source,
     }
   }
   entry.option.field.set(checked, origin);
+  check_length(entry.option, checked, origin);
   for (const auto& [other, old] : before) {
     const std::string now = to_text(other->option.field.get());
     if (now == old) continue;
     require(other->source != source || (other == &entry && source != Source::file),
             ErrorKind::usage, "{} contradicts {} ({}): keep one of the two", origin, other->origin,
-            old);
-    note(fmt::format("{} = {} overrides {} = {}", origin, to_text(checked), other->origin, old));
+            excerpt(old));
+    note(fmt::format("{} = {} overrides {} = {}", origin, excerpt(to_text(checked)), other->origin,
+                     excerpt(old)));
   }
   entry.source = source;
   entry.origin = origin;
@@ -156,7 +180,7 @@ void judge(OptionTable& table, const Foreign& foreign, const std::string& shown,
       foreign.harmless.empty() ||
       std::find(foreign.harmless.begin(), foreign.harmless.end(), value) != foreign.harmless.end();
   require(harmless && !foreign.refused, ErrorKind::usage, "{}{}{} is not supported: {}", shown,
-          value.empty() ? "" : " = ", value, foreign.reason);
+          value.empty() ? "" : " = ", excerpt(value), foreign.reason);
   table.note(fmt::format("{} is ignored: {}", shown, foreign.reason));
 }
 

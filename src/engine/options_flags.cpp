@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "terrace/core/error.h"
+#include "terrace/core/excerpt.h"
 #include "terrace/engine/options.h"
 
 namespace terrace::engine {
@@ -106,7 +107,7 @@ class Reader {
       }
       judge(table_, *foreign, shown, value);
     } else {
-      fail(ErrorKind::usage, "{} is not a flag of this subcommand{}: see --help", shown,
+      fail(ErrorKind::usage, "{} is not a flag of this subcommand{}: see --help", excerpt(shown),
            did_you_mean("--" + name, known_flags(table_)));
     }
   }
@@ -130,7 +131,8 @@ class Reader {
 
   void read_positional(const std::string& argument) {
     require(positional_ < positionals_.size(), ErrorKind::usage,
-            "\"{}\" is an argument too many: values follow a flag, such as --model DIR", argument);
+            "\"{}\" is an argument too many: values follow a flag, such as --model DIR",
+            excerpt(argument));
     auto* entry = table_.with_flag(positionals_[positional_]);
     const bool takes_the_rest = entry->option.field.type == OptionType::list;
     if (takes_the_rest && !line_.options.empty() && line_.options.back().entry == entry) {
@@ -160,7 +162,7 @@ OptionValue value_of(const Given& given) {
   const Field& target = given.entry->option.field;
   if (target.type == OptionType::boolean && given.values.empty()) return !given.negated;
   for (const std::string& text : given.values) {
-    require(!text.empty() || given.entry->option.may_be_empty, ErrorKind::usage,
+    require(!text.empty() || given.entry->option.free_text, ErrorKind::usage,
             "{} is given an empty value: write what is meant, or leave it out", given.shown);
   }
   if (target.type != OptionType::list) {
@@ -180,16 +182,16 @@ OptionValue value_of(const Given& given) {
 void apply_set(OptionTable& table, std::string_view assignment) {
   const auto equals = assignment.find('=');
   require(equals != std::string_view::npos && equals > 0, ErrorKind::usage,
-          "--set {} has no value: write --set KEY=VALUE", assignment);
+          "--set {} has no value: write --set KEY=VALUE", excerpt(assignment));
   const std::string key(assignment.substr(0, equals));
   const std::string value(assignment.substr(equals + 1));
-  const std::string origin = fmt::format("--set {}", key);
+  const std::string origin = fmt::format("--set {}", excerpt(key));
   if (auto* entry = table.with_key(key)) {
     table.assign(*entry, parse_text(entry->option.field, value, origin), Source::set, origin);
   } else if (const Foreign* foreign = table.foreign_key(key)) {
     judge(table, *foreign, origin, value);
   } else {
-    fail(ErrorKind::usage, "--set {}: {}", key, unknown_key(table, key));
+    fail(ErrorKind::usage, "{}: {}", origin, unknown_key(table, key));
   }
 }
 

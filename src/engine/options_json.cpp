@@ -243,6 +243,7 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
 }
 
 std::set<std::string> read_keys(OptionTable& table, const std::string& path) {
+  require_name(path, "the configuration's name");
   std::error_code ignored;
   require(!std::filesystem::is_directory(path, ignored), ErrorKind::usage,
           "{} is a folder: give a JSON file", path);

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "engine/parse.h"
 
@@ -16,6 +18,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::string file_error(const std::string& text) {
   return usage_error([&] { static_cast<void>(parse_file(text)); });
@@ -108,6 +111,48 @@ TEST(File, what_is_long_or_deep_is_not_quoted_whole) {
   }
 }
 
+TEST(File, only_the_token_is_cut_out_of_what_the_parser_says) {
+  const std::string error = file_error("{\"seed\" \"" + std::string(100'000, 'x') + "\"}");
+  EXPECT_THAT(error, HasSubstr("syntax error while parsing object separator - unexpected string "
+                               "literal; expected ':'"));
+  EXPECT_THAT(error, Not(HasSubstr("last read"))) << "what it is near is said already";
+}
+
+TEST(File, takes_64_sections_in_each_other_and_no_more) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  // One is the file's own object.
+  EXPECT_THAT(file_error("{\"seed\": " + nested(63) + "}"), HasSubstr("seed is a list"));
+  EXPECT_THAT(file_error("{\"seed\": " + nested(64) + "}"), HasSubstr("more than 64 lists"));
+}
+
+TEST(Values, that_are_long_are_quoted_by_their_two_ends) {
+  const std::string many(100'000, 'q');
+  std::vector<std::vector<std::string>> given = {
+      {many}, {"--" + many}, {"--set", many}, {"--set", many + "=1"}, {"--load_in_4bit", many}};
+  for (const char* flag :
+       {"--lr_scheduler_type", "--trace_steps", "--host_memory", "--dtype", "--bf16", "--seed",
+        "--lr", "--betas", "--model", "--data", "--swap", "--trace", "--config", "--deepspeed"}) {
+    given.push_back({flag, many});
+  }
+  given.push_back({"--host_memory", many + "%"});
+  given.push_back({"--data", many + ",,"});
+  for (const auto& arguments : given) {
+    const std::string error = flag_error(arguments);
+    EXPECT_THAT(error, HasSubstr("qqq...")) << arguments[0].substr(0, 40);
+    EXPECT_LT(error.size(), 1000U) << arguments[0].substr(0, 40);
+  }
+  EXPECT_LT(file_error("{\"model\": \"" + many + "\"}").size(), 1000U);
+  EXPECT_EQ(parse({"--model", many.substr(0, 4095)}).settings.model.size(), 4095U);
+
+  std::string prompt;
+  OptionTable table;
+  table.add({.flags = {"prompt"}, .field = field(prompt), .free_text = true});
+  parse_command_line(table, {"--prompt", many});
+  EXPECT_EQ(prompt, many);
+}
+
 TEST(File, integral_floats_sizes_and_auto_are_accepted) {
   const Settings settings = parse_file(
                                 "{\"zero_optimization\": {\"sub_group_size\": 2e9},"
@@ -166,7 +211,7 @@ TEST(Flags, an_empty_value_is_refused_where_it_would_mean_that_nothing_was_given
   EXPECT_EQ(parse({"--set", "resume="}).settings.output.resume, "");
   std::string prompt = "x";
   OptionTable table;
-  table.add({.flags = {"prompt"}, .field = field(prompt), .may_be_empty = true});
+  table.add({.flags = {"prompt"}, .field = field(prompt), .free_text = true});
   parse_command_line(table, {"--prompt", ""});
   EXPECT_EQ(prompt, "");
 }

@@ -31,9 +31,9 @@ struct Option {
   std::string default_note = {};
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  bool positional = false;    ///< given without a flag, in the order of declaration
-  bool required = false;      ///< checked after parsing
-  bool may_be_empty = false;  ///< a flag given "" is no mistake
+  bool positional = false;  ///< given without a flag, in the order of declaration
+  bool required = false;    ///< checked after parsing
+  bool free_text = false;   ///< any text will do, empty or longer than a name
 };
 
 /// A key or flag of another program's that users' files and command lines carry and that means
