@@ -140,12 +140,11 @@ class Writer {
 
 }  // namespace
 
-Trace::Trace(std::vector<std::string> lanes, std::size_t spans_max, Steps steps,
-             Relations relations)
+Trace::Trace(const std::vector<LaneRoom>& lanes, Steps steps, Relations relations)
     : steps_(steps), relations_(std::move(relations)) {
-  for (std::string& name : lanes) {
-    lanes_.push_back({std::move(name), {}, 0});
-    lanes_.back().spans.reserve(spans_max);
+  for (const LaneRoom& lane : lanes) {
+    lanes_.push_back({lane.name, {}, 0});
+    lanes_.back().spans.reserve(lane.spans_max);
   }
   std::ranges::sort(relations_.flows, {}, &Flow::to);
   std::ranges::stable_sort(relations_.changes, {}, &Change::task);

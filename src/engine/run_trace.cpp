@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "lifetimes.h"
+#include "terrace/core/error.h"
+#include "terrace/core/units.h"
 
 namespace terrace::engine {
 namespace {
@@ -15,6 +17,9 @@ using plan::Access;
 using plan::Lane;
 using plan::Task;
 using plan::TaskKind;
+
+/// A million spans: as a file some 200 MB, about what a browser's viewer opens with ease.
+constexpr std::uint64_t kTraceBytesMax = 64 * kMiB;
 
 /// Who writes each region, in serial order.
 class Writers {
@@ -153,14 +158,30 @@ Trace::Relations relations_of(const plan::Plan& plan) {
   return relations;
 }
 
+void require_room_for_trace(const plan::Plan& plan, StepRange range) {
+  const std::uint64_t step_bytes = plan.training.tasks.size() * sizeof(Trace::Span);
+  const auto steps_max = static_cast<std::int64_t>(std::max(kTraceBytesMax / step_bytes, 1UL));
+  const std::int64_t steps = range.last - range.first + 1;
+  require(steps <= steps_max, ErrorKind::usage,
+          "--trace_steps has {} steps of this run to trace, of {} tasks each, which takes {} of "
+          "RAM and a file three times as large, and a trace may take {}: name no more than {} "
+          "steps, such as {}:{}",
+          steps, plan.training.tasks.size(),
+          format_bytes(static_cast<std::uint64_t>(steps) * step_bytes),
+          format_bytes(kTraceBytesMax), steps_max, range.first, range.first + steps_max - 1);
+}
+
 std::unique_ptr<Trace> make_trace(const plan::Plan& plan, StepRange range) {
-  std::vector<std::string> lanes;
+  std::vector<Trace::LaneRoom> lanes;
   for (int lane = 0; lane < plan::kLanes; ++lane) {
-    lanes.emplace_back(name_of(static_cast<Lane>(lane)));
+    lanes.push_back({std::string(name_of(static_cast<Lane>(lane)))});
   }
+  // A task records one span a step.
   const auto steps = static_cast<std::size_t>(range.last - range.first + 1);
-  return std::make_unique<Trace>(std::move(lanes), steps * plan.training.tasks.size(),
-                                 Trace::Steps{range.first, range.last}, relations_of(plan));
+  for (const Task& task : plan.training.tasks) {
+    lanes[static_cast<std::size_t>(task.lane)].spans_max += steps;
+  }
+  return std::make_unique<Trace>(lanes, Trace::Steps{range.first, range.last}, relations_of(plan));
 }
 
 }  // namespace terrace::engine

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "budgets.h"
+#include "run_trace.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -107,6 +108,7 @@ void Trainer::prepare_plan() {
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
+  require_room_for_trace(chosen_.plan, traced_);
   require_free_ram(Need(chosen_.plan), budgets_of(settings_.placement));
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=

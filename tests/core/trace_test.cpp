@@ -45,7 +45,7 @@ std::vector<Json> written(const Trace& trace, const std::string& phase) {
 }
 
 TEST(Trace, spans_of_a_lane_that_overlap_get_threads_of_their_own_beside_each_other) {
-  Trace trace({"read", "work", "idle"}, 8, {1, 1});
+  Trace trace({{"read", 8}, {"work", 8}, {"idle", 8}}, {1, 1});
   trace.record(kRead, span("b", 1, 1, 5, 20));
   trace.record(kRead, span("a", 1, 0, 0, 10));
   trace.record(kRead, span("c", 1, 2, 10, 30));
@@ -64,7 +64,7 @@ TEST(Trace, spans_of_a_lane_that_overlap_get_threads_of_their_own_beside_each_ot
 }
 
 TEST(Trace, only_the_steps_asked_for_are_kept) {
-  Trace trace({"read"}, 8, {2, 3});
+  Trace trace({{"read", 8}}, {2, 3});
   for (std::int64_t step = 1; step <= 4; ++step) trace.record(0, span("a", step, 0, step, step));
   EXPECT_EQ(written(trace, "X").size(), 2U);
 }
@@ -72,7 +72,7 @@ TEST(Trace, only_the_steps_asked_for_are_kept) {
 TEST(Trace, an_arrow_goes_from_the_task_that_made_to_the_one_that_uses) {
   Trace::Relations relations;
   relations.flows = {{1, 0, 1}, {0, 1, 0}};  // task 0 uses what task 1 made a step before
-  Trace trace({"read", "work"}, 8, {1, 2}, relations);
+  Trace trace({{"read", 8}, {"work", 8}}, {1, 2}, relations);
   trace.record(kRead, span("make", 1, 0, 0, 10));
   trace.record(kWork, span("use", 1, 1, 12, 20));
   trace.record(kRead, span("make", 2, 0, 25, 30));
@@ -92,7 +92,7 @@ TEST(Trace, counters_follow_the_tasks_in_time_and_charts_show_all_their_series) 
   Trace::Relations relations;
   relations.counters = {{"bytes", "kept", 100}, {"bytes", "in use", 0}, {"free", "free", 2}};
   relations.changes = {{0, false, 1, 7}, {1, true, 1, -7}, {1, false, 2, -1}};
-  Trace trace({"read", "work"}, 8, {1, 1}, relations);
+  Trace trace({{"read", 8}, {"work", 8}}, {1, 1}, relations);
   trace.record(kRead, span("make", 1, 0, 0, 10));
   trace.record(kWork, span("use", 1, 1, 12, 20));
   const std::vector<Json> charts = written(trace, "C");
@@ -107,7 +107,7 @@ TEST(Trace, counters_follow_the_tasks_in_time_and_charts_show_all_their_series) 
 
 TEST(Trace, a_file_that_cannot_be_written_is_named) {
   const testing::TemporaryFolder folder;
-  const Trace trace({"read"}, 1, {1, 1});
+  const Trace trace({{"read", 1}}, {1, 1});
   try {
     trace.write(folder / "nowhere" / "trace.json", 0);
     ADD_FAILURE() << "no error";

@@ -200,6 +200,24 @@ TEST_F(OutputTest, a_trace_of_steps_that_do_not_come_is_refused_or_said_to_be_no
   EXPECT_FALSE(fs::exists(folder_ / "trace.json"));
 }
 
+TEST_F(OutputTest, a_trace_of_more_steps_than_can_be_looked_at_is_refused_with_what_it_would_take) {
+  Settings settings = this->settings("run");
+  settings.output.trace = folder_ / "trace.json";
+  settings.length.max_steps = 1'000'000'000;
+  settings.output.trace_steps = {11, 1'000'000'000};
+  settings.output.dry_run = true;
+  const Result refused = train_run(settings);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.error, AllOf(HasSubstr("999999990 steps"), HasSubstr("TiB of RAM"),
+                                   HasSubstr("--trace_steps"), HasSubstr("such as 11:")));
+  // What it names is what it takes.
+  const std::string named = refused.error.substr(refused.error.find("such as 11:") + 11);
+  settings.output.trace_steps.last = std::stoll(named);
+  EXPECT_EQ(train_run(settings).error, "");
+  ++settings.output.trace_steps.last;
+  EXPECT_EQ(train_run(settings).code, 2);
+}
+
 // Disk paths: known before the first step.
 
 class DiskPathTest : public TrainingTest {

@@ -59,9 +59,13 @@ class Trace {
     std::vector<Change> changes;
   };
 
-  /// Room for `spans_max` spans a lane, reserved now.
-  Trace(std::vector<std::string> lanes, std::size_t spans_max, Steps steps,
-        Relations relations = {});
+  struct LaneRoom {
+    std::string name;
+    std::size_t spans_max = 0;
+  };
+
+  /// The lanes' room is reserved now: recording allocates nothing.
+  Trace(const std::vector<LaneRoom>& lanes, Steps steps, Relations relations = {});
 
   void record(std::size_t lane, const Span& span) {
     if (span.step < steps_.first || span.step > steps_.last) return;
