@@ -143,8 +143,8 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
     const auto& known = manifest.description().folders;
     if (paths.size() == 1) paths.insert(paths.end(), known.begin() + 1, known.end());
     require(paths.size() == known.size(), ErrorKind::usage,
-            "the page store in {} lies in {} folders, but {} were named", paths[0].string(),
-            known.size(), paths.size());
+            "the page store in {} lies in {}, but {} were named", paths[0].string(),
+            counted(known.size(), "folder"), paths.size());
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   if (on_files) {

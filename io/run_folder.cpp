@@ -89,7 +89,8 @@ void require_distinct_folders(std::string_view option, std::span<const fs::path>
 std::vector<RunRecord> list_run_folders(const fs::path& base) {
   require(fs::exists(base), ErrorKind::usage,
           "the folder {} does not exist; create it, or name another", base.string());
-  require(fs::is_directory(base), ErrorKind::usage, "{} is no folder", base.string());
+  require(fs::is_directory(base), ErrorKind::usage,
+          "{} is no folder: name one that was given to train as --swap", base.string());
   const FileDescriptor guarded = guard(base);
   std::vector<RunRecord> records;
   for (const auto& entry : fs::directory_iterator(base)) {

@@ -48,8 +48,8 @@ int run_evaluate(Context& context, const Arguments& arguments) {
                      {"seconds", result.seconds},
                      {"tokens_per_second", result.tokens_per_second()}}));
   } else {
-    print(fmt::format("loss {:.4f} nats a token over {} tokens in {} sequences ({} tokens/s)\n",
-                      result.loss, result.tokens, result.sequences,
+    print(fmt::format("loss {:.4f} nats a token over {} in {} ({} tokens/s)\n", result.loss,
+                      counted(result.tokens, "token"), counted(result.sequences, "sequence"),
                       format_count(static_cast<std::uint64_t>(result.tokens_per_second()))));
   }
   return 0;

@@ -256,7 +256,8 @@ std::string as_text(const PlanReport& report) {
        fmt::format("{}, {} parameters, {}", setup.source.name,
                    format_count(static_cast<std::uint64_t>(setup.model->parameter_count())),
                    name_of(setup.dtype))},
-      {"micro-batch", fmt::format("{} sequences of {} tokens", batch.rows, batch.sequence)},
+      {"micro-batch",
+       fmt::format("{} of {} tokens", counted(batch.rows, "sequence"), batch.sequence)},
       {"placement", chosen.placement},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen.process_bytes),
                           format_bytes(chosen.budget_bytes), chosen.budget_source)}};
@@ -297,6 +298,9 @@ int run_plan(Context& context, const Arguments& arguments) {
              .default_note = "not known"});
   if (!parse(context, table, "terrace plan --model DIR|PRESET [OPTION ...]", arguments)) return 0;
   engine::finalize(settings);
+  require(rated_writes > 0 || !table.given("rated_writes"), ErrorKind::usage,
+          "--rated_writes is 0, but drives are rated to be written more: give their rating, as "
+          "1400TB, or leave it out");
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder or the name of a preset");
   std::optional<plan::HardwareProfile> profile;

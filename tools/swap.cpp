@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "subcommand.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
@@ -45,8 +48,13 @@ engine::OptionTable swap_options(SwapSettings& settings) {
 
 std::vector<io::RunRecord> find_runs(const SwapSettings& settings) {
   std::vector<io::RunRecord> runs;
-  for (const std::string& folder : settings.folders) {
-    for (io::RunRecord& run : io::list_run_folders(folder)) runs.push_back(std::move(run));
+  const auto& folders = settings.folders;
+  for (auto folder = folders.begin(); folder != folders.end(); ++folder) {
+    const bool is_known = std::any_of(folders.begin(), folder, [&](const std::string& other) {
+      return io::is_same_folder(other, *folder);
+    });
+    if (is_known) continue;
+    for (io::RunRecord& run : io::list_run_folders(*folder)) runs.push_back(std::move(run));
   }
   return runs;
 }
@@ -70,8 +78,11 @@ std::string as_table(const std::vector<io::RunRecord>& runs) {
   std::vector<std::vector<std::string>> rows = {
       {"state", "size", "host", "pid", "since", "run", "folder"}};
   for (const io::RunRecord& run : runs) {
-    rows.push_back({std::string(name_of(run.liveness)), format_bytes(run.bytes), run.host,
-                    fmt::format("{}", run.pid), run.since, run.owner, run.path.string()});
+    // One whose making or removal was cut short may say nothing of its run.
+    const auto known = [&](const std::string& text) { return run.owner.empty() ? "-" : text; };
+    rows.push_back({std::string(name_of(run.liveness)), format_bytes(run.bytes), known(run.host),
+                    known(fmt::format("{}", run.pid)), known(run.since), known(run.owner),
+                    run.path.string()});
   }
   constexpr std::array<std::size_t, 2> right = {1, 3};
   return engine::aligned(rows, right);
@@ -79,7 +90,7 @@ std::string as_table(const std::vector<io::RunRecord>& runs) {
 
 void clean(const SwapSettings& settings, Log& log) {
   std::uint64_t freed = 0;
-  int removed = 0;
+  std::size_t removed = 0;
   for (const io::RunRecord& run : find_runs(settings)) {
     const bool unknown = run.liveness == io::RunLiveness::unknown;
     if (run.liveness == io::RunLiveness::live || (unknown && !settings.force)) {
@@ -92,8 +103,7 @@ void clean(const SwapSettings& settings, Log& log) {
     freed += io::remove_run_folder(run, settings.force);
     ++removed;
   }
-  print(fmt::format("{} run{} removed, {} freed\n", removed, removed == 1 ? "" : "s",
-                    format_bytes(freed)));
+  print(fmt::format("{} removed, {} freed\n", counted(removed, "run"), format_bytes(freed)));
 }
 
 }  // namespace

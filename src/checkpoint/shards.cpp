@@ -7,6 +7,7 @@
 #include <set>
 
 #include "terrace/core/json.h"
+#include "terrace/core/units.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -58,8 +59,8 @@ void require_files(const std::filesystem::path& folder, const std::filesystem::p
                                 : name);
   }
   require(missing.empty(), kind,
-          "{} names {} files, of which {} cannot be used: {}; incomplete download?", index.string(),
-          names.size(), missing.size(), fmt::join(missing, ", "));
+          "{} names {}, of which {} cannot be used: {}; incomplete download?", index.string(),
+          counted(names.size(), "file"), missing.size(), fmt::join(missing, ", "));
 }
 
 /// The first tensor after those of each file.
@@ -159,10 +160,10 @@ void ShardReader::open_indexed(const std::filesystem::path& folder,
     }
   }
   if (stored > taken.size()) {
-    remarks_.push_back({LogLevel::warning,
-                        fmt::format("{} tensors in the files of {} are not in the index and are "
-                                    "ignored",
-                                    stored - taken.size(), index.string())});
+    remarks_.push_back(
+        {LogLevel::warning,
+         fmt::format("passing over {} in the files of {} that the index does not name",
+                     counted(stored - taken.size(), "tensor"), index.string())});
   }
 }
 

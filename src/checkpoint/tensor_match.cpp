@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "terrace/core/units.h"
+
 namespace terrace::checkpoint {
 namespace {
 
@@ -110,9 +112,9 @@ void require_match(const TensorMatch& match, const std::string& where, ErrorKind
     text += "\n  " + match.misshapen[i];
   }
   fail(kind,
-       "{} holds {} tensors of another shape than its config.json describes; check that both "
+       "{} holds {} of another shape than its config.json describes; check that both "
        "belong to one model:{}",
-       where, match.misshapen.size(), text);
+       where, counted(match.misshapen.size(), "tensor"), text);
 }
 
 }  // namespace terrace::checkpoint

@@ -50,6 +50,11 @@ std::string format_count(std::uint64_t count) {
   return fmt::format("{}", count);
 }
 
+std::string counted(std::uint64_t count, std::string_view one, std::string_view many) {
+  if (count == 1) return fmt::format("1 {}", one);
+  return many.empty() ? fmt::format("{} {}s", count, one) : fmt::format("{} {}", count, many);
+}
+
 std::string format_duration(double seconds) {
   if (seconds > 0 && seconds < 0.01) return fmt::format("{:.2f} ms", seconds * 1e3);
   if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);

@@ -5,6 +5,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
+#include "terrace/core/units.h"
 
 namespace terrace::data {
 namespace {
@@ -69,9 +70,9 @@ void require_same_data(const DatasetFingerprint& began_with, const DatasetFinger
   const auto place = old_file - old_files.begin() + 1;
   if (old_file == old_files.end() || new_file == new_files.end()) {
     const bool is_new = old_file == old_files.end();
-    fail(ErrorKind::data, "{} has {} files, but the run began with {}: file {}, {}, is {}; {}",
-         flag, new_files.size(), old_files.size(), place, described(is_new ? *new_file : *old_file),
-         is_new ? "new" : "missing", kRemedy);
+    fail(ErrorKind::data, "{} has {}, but the run began with {}: file {}, {}, is {}; {}", flag,
+         counted(new_files.size(), "file"), old_files.size(), place,
+         described(is_new ? *new_file : *old_file), is_new ? "new" : "missing", kRemedy);
   }
   fail(ErrorKind::data, "{} differs from what the run began with: file {} is {}, but was {}; {}",
        flag, place, described(*new_file), described(*old_file), kRemedy);

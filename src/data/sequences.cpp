@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/core/units.h"
 
 namespace terrace::data {
 
@@ -13,9 +14,10 @@ Sequences::Sequences(std::shared_ptr<const Dataset> dataset, std::int64_t length
           "the sequence length (max_length) is {}, but at least 1 was expected", length);
   count_ = (dataset_->tokens() - 1) / length;
   require(count_ >= 1, ErrorKind::data,
-          "{} has {} tokens in {} files, but one sequence takes {} (max_length and one more); give "
+          "{} has {} in {}, but one sequence takes {} (max_length and one more); give "
           "more data or a smaller max_length",
-          dataset_->flag(), dataset_->tokens(), dataset_->fingerprint().files.size(), length + 1);
+          dataset_->flag(), counted(dataset_->tokens(), "token"),
+          counted(dataset_->fingerprint().files.size(), "file"), length + 1);
 }
 
 Sequences Sequences::slice(std::int64_t first, std::int64_t count) const {
@@ -46,11 +48,11 @@ Split split(const Sequences& sequences, double validation_fraction) {
   const std::int64_t count = sequences.count();
   auto held_out = static_cast<std::int64_t>(static_cast<double>(count) * validation_fraction);
   if (validation_fraction > 0) held_out = std::max<std::int64_t>(held_out, 1);
-  require(
-      held_out < count, ErrorKind::data,
-      "{} gives {} sequences of {} tokens, and a validation_fraction of {} leaves none to train "
-      "on; give more data, a smaller max_length or no validation_fraction",
-      sequences.dataset().flag(), count, sequences.length(), validation_fraction);
+  require(held_out < count, ErrorKind::data,
+          "{} gives {} of {} tokens, and a validation_fraction of {} leaves none to train "
+          "on; give more data, a smaller max_length or no validation_fraction",
+          sequences.dataset().flag(), counted(count, "sequence"), sequences.length(),
+          validation_fraction);
   return {.training = sequences.slice(0, count - held_out),
           .validation = sequences.slice(count - held_out, held_out)};
 }

@@ -31,7 +31,7 @@ std::string rate_fact(const Settings& settings) {
                          : std::string("standard");
   text += fmt::format(", {}", optim::name_of(schedule.type));
   if (schedule.warmup_steps > 0) {
-    text += fmt::format(", warm-up {} steps", schedule.warmup_steps);
+    text += fmt::format(", warm-up {}", counted(schedule.warmup_steps, "step"));
   } else if (schedule.warmup_ratio > 0) {
     text += fmt::format(", warm-up {}% of the steps", 100 * schedule.warmup_ratio);
   }
@@ -40,19 +40,20 @@ std::string rate_fact(const Settings& settings) {
 }
 
 std::string batch_fact(const BatchSettings& batch) {
-  return fmt::format("{} sequences a step, micro-batches of {} x accumulation {}",
-                     batch.train.value_or(0), batch.micro.value_or(0),
+  return fmt::format("{} a step, micro-batches of {} x accumulation {}",
+                     counted(batch.train.value_or(0), "sequence"), batch.micro.value_or(0),
                      batch.accumulation.value_or(0));
 }
 
 std::string length_fact(const LengthSettings& length) {
-  return length.max_steps > 0 ? fmt::format("{} steps", length.max_steps)
-                              : fmt::format("{} epochs", length.epochs);
+  return length.max_steps > 0
+             ? counted(length.max_steps, "step")
+             : fmt::format("{} epoch{}", length.epochs, length.epochs == 1 ? "" : "s");
 }
 
 std::string cadence_fact(const CadenceSettings& cadence) {
   if (cadence.save_steps == 0) return "none but the final model";
-  const std::string every = fmt::format("every {} steps", cadence.save_steps);
+  const std::string every = fmt::format("every {}", counted(cadence.save_steps, "step"));
   return cadence.save_total_limit == 0
              ? every
              : fmt::format("{}, the newest {} kept", every, cadence.save_total_limit);

@@ -10,6 +10,7 @@
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
+#include "terrace/core/units.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 
@@ -78,8 +79,8 @@ OutputFolder::OutputFolder(const OutputSettings& settings, Log& log)
   lock();
   const std::size_t removed = checkpoint::remove_unfinished(path_) + io::remove_temporaries(path_);
   if (removed > 0) {
-    log_.info("removed from {} what {} saves that were cut short had left", path_.string(),
-              removed);
+    log_.info("removed from {} what {} cut short had left", path_.string(),
+              counted(removed, "save"));
   }
 }
 

@@ -273,11 +273,10 @@ model::BatchShape micro_batch_shape(const Settings& settings, const model::Confi
           "max_length is {}, but the model was made for {} positions: lower --max_length", length,
           longest);
   const std::int64_t rows = settings.batch.micro.value_or(1);
-  require(
-      rows <= kMicroBatchTokensMax / length, ErrorKind::usage,
-      "a micro-batch of {} sequences of {} tokens is more than the {} tokens that one may have: "
-      "lower --per_device_train_batch_size and raise --gradient_accumulation_steps",
-      rows, length, kMicroBatchTokensMax);
+  require(rows <= kMicroBatchTokensMax / length, ErrorKind::usage,
+          "a micro-batch of {} of {} tokens is more than the {} tokens that one may have: "
+          "lower --per_device_train_batch_size and raise --gradient_accumulation_steps",
+          counted(rows, "sequence"), length, kMicroBatchTokensMax);
   return {rows, length};
 }
 

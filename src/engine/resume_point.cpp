@@ -47,8 +47,9 @@ void say_what_is_passed_over(const OutputFolder& output, const checkpoint::Check
 void say_that_nothing_was_found(const OutputFolder& output, Log& log) {
   const checkpoint::CheckpointList list = checkpoint::list_checkpoints(output.path());
   if (!list.broken.empty()) {
-    log.warning("{} checkpoints of {} cannot be used, the newest because {}", list.broken.size(),
-                output.path().string(), list.broken.front().fault);
+    log.warning("{} of {} cannot be used, the newest because {}",
+                counted(list.broken.size(), "checkpoint"), output.path().string(),
+                list.broken.front().fault);
   }
   log.info("--resume auto found nothing in {} to go on with; starting afresh",
            output.path().string());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "terrace/core/error.h"
+#include "terrace/core/units.h"
 #include "terrace/engine/options.h"
 #include "terrace/io/page_store.h"
 #include "terrace/io/run_folder.h"
@@ -80,6 +81,13 @@ void check_placement(const PlacementSettings& placement) {
       block);
   const std::vector<std::filesystem::path> swap(placement.swap.begin(), placement.swap.end());
   io::require_distinct_folders("swap", swap);
+  for (const std::filesystem::path& folder : swap) {
+    std::error_code ignored;  // What is not there may be on another machine.
+    require(
+        !std::filesystem::exists(folder, ignored) || std::filesystem::is_directory(folder, ignored),
+        ErrorKind::usage, "swap names {}, which is no folder: name one on an NVMe drive",
+        folder.string());
+  }
 }
 
 /// The folders of `swap`, or else those of the `nvme_path`s, each once.
@@ -134,18 +142,20 @@ void resolve_batch(BatchSettings& batch, std::int64_t world_size) {
   if (batch.train && batch.micro && batch.accumulation) {
     const std::int64_t product = *batch.micro * *batch.accumulation * world_size;
     require(*batch.train == product, ErrorKind::usage,
-            "train_batch_size is {}, but micro-batch {} x accumulation {} x {} ranks = {}: leave "
+            "train_batch_size is {}, but micro-batch {} x accumulation {} x {} = {}: leave "
             "one of them out or make them agree",
-            *batch.train, *batch.micro, *batch.accumulation, world_size, product);
+            *batch.train, *batch.micro, *batch.accumulation, counted(world_size, "rank"), product);
     return;
   }
   if (batch.train && batch.micro) {
-    batch.accumulation = divide(*batch.train, *batch.micro * world_size,
-                                fmt::format("micro-batch {} x {} ranks", *batch.micro, world_size));
+    batch.accumulation =
+        divide(*batch.train, *batch.micro * world_size,
+               fmt::format("micro-batch {} x {}", *batch.micro, counted(world_size, "rank")));
   } else if (batch.train) {
     const std::int64_t accumulation = batch.accumulation.value_or(1);
-    batch.micro = divide(*batch.train, accumulation * world_size,
-                         fmt::format("accumulation {} x {} ranks", accumulation, world_size));
+    batch.micro =
+        divide(*batch.train, accumulation * world_size,
+               fmt::format("accumulation {} x {}", accumulation, counted(world_size, "rank")));
     batch.accumulation = accumulation;
   } else {
     batch.micro = batch.micro.value_or(8);

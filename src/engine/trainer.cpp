@@ -9,6 +9,7 @@
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
+#include "terrace/core/units.h"
 #include "terrace/engine/inference.h"
 #include "terrace/engine/interrupt.h"
 #include "terrace/io/file.h"
@@ -46,7 +47,7 @@ int Trainer::run() {
   const std::size_t dropped =
       checkpoint::drop_later_rows(output_.path() / "metrics.jsonl", done_.value);
   if (dropped > 0) {
-    context_.log.info("{} rows of later steps are dropped from metrics.jsonl", dropped);
+    context_.log.info("{} of later steps dropped from metrics.jsonl", counted(dropped, "row"));
   }
   metrics_ = std::make_unique<MetricsFile>(output_.path() / "metrics.jsonl", chosen_.plan);
   write_record();

@@ -143,14 +143,16 @@ void Trainer::print_tables() const {
                        ? fmt::format("state of step {} in {}", done_.value, beginning_.place())
                    : setup_.source.is_preset() ? "random weights"
                                                : "weights of the folder")},
-      {"data", fmt::format("{} tokens, {} sequences of {} an epoch{}",
+      {"data", fmt::format("{} tokens, {} of {} an epoch{}",
                            format_count(static_cast<std::uint64_t>(data_.dataset->tokens())),
-                           data_.training->samples_per_epoch(), length_,
+                           counted(data_.training->samples_per_epoch(), "sequence"), length_,
                            data_.validation ? fmt::format(", {} for validation",
                                                           data_.validation->samples_per_epoch())
                                             : ", none for validation")},
-      {"steps", fmt::format("{} of {} sequences ({} micro-batches of {})", total_steps_,
-                            batch_.samples_per_step(), batch_.accumulation, batch_.micro_batch)},
+      {"steps", fmt::format("{} of {} ({} of {})", total_steps_,
+                            counted(batch_.samples_per_step(), "sequence"),
+                            counted(batch_.accumulation, "micro-batch", "micro-batches"),
+                            batch_.micro_batch)},
       {"learning rate", fmt::format("{}", learning_rate_)},
       {"device", fmt::format("{} ({})", setup_.device->name(), setup_.device_reason)},
       {"kernels", setup_.ops->description()},

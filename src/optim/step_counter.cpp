@@ -1,6 +1,7 @@
 #include "terrace/optim/step_counter.h"
 
 #include "terrace/core/error.h"
+#include "terrace/core/units.h"
 
 namespace terrace::optim {
 
@@ -14,8 +15,8 @@ void StepCounter::count_skip(std::string_view parameter, std::string_view last_g
   ++state_.skipped_in_a_row;
   require(skips_max_ <= 0 || state_.skipped_in_a_row < skips_max_, ErrorKind::numerics,
           "{} steps in a row had gradients that are not finite, the last one in {}: training stops "
-          "after {} updates; {}, with a lower learning rate.",
-          state_.skipped_in_a_row, parameter, state_.updates,
+          "after {}; {}, with a lower learning rate.",
+          state_.skipped_in_a_row, parameter, counted(state_.updates, "update"),
           last_good.empty() ? std::string("nothing is saved yet, start again")
                             : fmt::format("go on from {}", last_good));
 }

@@ -307,7 +307,7 @@ TEST_F(ModelFolder, a_tensor_that_the_index_does_not_name_is_remarked_upon_once)
   writer.write(std::vector<float>(10, 1.0F));
   (void)writer.commit();
   const ModelWeights weights = open();
-  EXPECT_TRUE(has_remark(weights, LogLevel::warning, "1 tensors"));
+  EXPECT_TRUE(has_remark(weights, LogLevel::warning, "passing over 1 tensor in"));
 }
 
 TEST_F(ModelFolder, stray_files_are_ignored_and_said_so) {

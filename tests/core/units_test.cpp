@@ -12,6 +12,14 @@
 namespace terrace {
 namespace {
 
+TEST(Counted, is_one_or_several) {
+  EXPECT_EQ(counted(1, "file"), "1 file");
+  EXPECT_EQ(counted(0, "file"), "0 files");
+  EXPECT_EQ(counted(2, "file"), "2 files");
+  EXPECT_EQ(counted(1, "micro-batch", "micro-batches"), "1 micro-batch");
+  EXPECT_EQ(counted(2, "micro-batch", "micro-batches"), "2 micro-batches");
+}
+
 TEST(ParseSize, reads_bytes_and_both_families_of_units) {
   const std::vector<std::pair<std::string, std::uint64_t>> cases = {{"0", 0},
                                                                     {"4096", 4096},

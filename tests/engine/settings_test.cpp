@@ -34,7 +34,7 @@ TEST(Batch, sizes_that_disagree_are_refused_with_the_arithmetic) {
       usage_error([] { resolved({.train = 32, .micro = 4, .accumulation = 2}, 2); }),
       HasSubstr("train_batch_size is 32, but micro-batch 4 x accumulation 2 x 2 ranks = 16"));
   EXPECT_THAT(usage_error([] { resolved({.train = 10, .micro = 4}, 1); }),
-              HasSubstr("not a multiple of micro-batch 4 x 1 ranks = 4"));
+              HasSubstr("not a multiple of micro-batch 4 x 1 rank = 4"));
   EXPECT_THAT(usage_error([] { resolved({.train = 2}, 4); }), HasSubstr("4 ranks"));
 }
 
@@ -53,6 +53,7 @@ TEST(Finalize, refuses_what_contradicts_or_cannot_be) {
                 AllOf(HasSubstr(std::string(flag) + " is nvme"), HasSubstr("--swap DIR")));
   }
   EXPECT_THAT(error({"--swap", "/a,/b,/a"}), HasSubstr("/a twice"));
+  EXPECT_THAT(error({"--swap", "/a,/proc/self/exe"}), HasSubstr("/proc/self/exe, which is no"));
   for (const char* name : {"./a", "a/", "b/../a"}) {
     EXPECT_THAT(error({"--swap", std::string("a,") + name}),
                 AllOf(HasSubstr("a twice"), HasSubstr(name)));

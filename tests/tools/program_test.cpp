@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -21,6 +22,7 @@ namespace terrace::tools {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -186,6 +188,9 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
   EXPECT_EQ(none.at("free_space_bytes").at("page_store"), 0);
   EXPECT_EQ(none.at("free_space_bytes").at("checkpoint"), 0);
   EXPECT_TRUE(none.at("percent_of_rated_writes").is_null());
+  const Result zero = run({"plan", "--model", "tiny", "--rated_writes", "0"});
+  expect_one_sentence(zero, 2);
+  EXPECT_THAT(zero.err, HasSubstr("1400TB"));
 }
 
 TEST(Program, a_plan_predicts_its_step_from_a_profile_and_names_it) {
@@ -352,6 +357,18 @@ TEST(Program, one_folder_is_not_measured_or_tried_as_two) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(Program, lists_a_run_once_however_its_folder_is_named_and_what_it_is_where_that_is_known) {
+  const terrace::testing::TemporaryFolder folder;
+  const std::string swap = folder.path();
+  // A folder without a record is what a kill leaves at the end of a removal.
+  std::filesystem::create_directory(folder / "terrace-run-7-0");
+  const Result table = run({"swap", "ls", swap, swap + "/."});
+  EXPECT_THAT(table.out, ContainsRegex("dead +0 B +- +- +- +- +" + swap + "/terrace-run-7-0\n$"));
+  EXPECT_EQ(std::ranges::count(table.out, '\n'), 2) << table.out;
+  EXPECT_THAT(run({"swap", "clean", swap, swap + "/."}).out, HasSubstr("1 run removed"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("terrace-swap-" + std::to_string(getpid()));
@@ -362,7 +379,7 @@ TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   std::ofstream(folder / "file").close();
   const Result file = run({"swap", "ls", folder / "file"});
   expect_one_sentence(file, 2);
-  EXPECT_THAT(file.err, HasSubstr("is no folder"));
+  EXPECT_THAT(file.err, HasSubstr("is no folder: name one that was given to train as --swap"));
   std::filesystem::remove(folder / "file");
   std::filesystem::remove(folder);
   const Result missing = run({"swap", "ls", folder.string()});

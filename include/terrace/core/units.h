@@ -21,6 +21,9 @@ inline constexpr std::uint64_t kGiB = 1ULL << 30;
 [[nodiscard]] std::string format_rate(double bytes_per_second);
 /// "1.10e9" style counts for people: "124M", "1.10B", "4,096".
 [[nodiscard]] std::string format_count(std::uint64_t count);
+/// "1 file", "2 files"; `many` where the word for several has not just an s more.
+[[nodiscard]] std::string counted(std::uint64_t count, std::string_view one,
+                                  std::string_view many = {});
 /// "850 ms", "3.2 s", "4 min 10 s", "2 h 5 min".
 [[nodiscard]] std::string format_duration(double seconds);
 
