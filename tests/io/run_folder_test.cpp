@@ -10,6 +10,7 @@
 
 #include <fstream>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "core/error_of.h"
@@ -201,9 +202,18 @@ TEST_F(RunFolderTest, folders_on_one_file_system_share_its_space) {
   for (const std::uint64_t share : shares_of_free_bytes(bases_)) {
     EXPECT_NEAR(static_cast<double>(share), free / 2, free / 10);
   }
-  if (!is_in_memory("/dev/shm")) return;
+}
+
+TEST_F(RunFolderTest, folders_on_two_file_systems_share_nothing) {
+  if (!is_in_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm is no file system of its own";
   const std::filesystem::path apart[] = {bases_[0], "/dev/shm"};
   EXPECT_FALSE(share_a_file_system(apart));
+  const std::vector<std::uint64_t> shares = shares_of_free_bytes(apart);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    // Others write there meanwhile.
+    const auto free = static_cast<double>(free_bytes(std::span(&apart[i], 1)));
+    EXPECT_NEAR(static_cast<double>(shares[i]), free, free / 10);
+  }
 }
 
 TEST_F(RunFolderTest, another_hosts_folder_is_unknown_until_its_user_says_so) {
@@ -222,18 +232,22 @@ TEST_F(RunFolderTest, bad_places_are_refused_in_a_sentence) {
   const Error none = error_of([&] { (void)RunFolder::create(missing, {}); });
   EXPECT_EQ(none.kind(), ErrorKind::usage);
   EXPECT_THAT(none.what(), AllOf(HasSubstr("none does not exist"), HasSubstr("create it")));
-  if (is_in_memory("/dev/shm")) {
-    const std::filesystem::path memory[] = {"/dev/shm"};
-    const Error error = error_of([&] { (void)RunFolder::create(memory, {}); });
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_THAT(error.what(), HasSubstr("tmpfs"));
-    RunFolder::create(memory, {.owner = "", .allow_memory = true}).remove();
-  }
-  if (::geteuid() != 0) {
-    std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_read);
-    EXPECT_EQ(error_of([&] { (void)RunFolder::create(bases_, {}); }).kind(), ErrorKind::io);
-    std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_all);
-  }
+}
+
+TEST_F(RunFolderTest, a_place_in_memory_is_refused_unless_it_is_allowed) {
+  if (!is_in_memory("/dev/shm")) GTEST_SKIP() << "/dev/shm does not lie in memory";
+  const std::filesystem::path memory[] = {"/dev/shm"};
+  const Error error = error_of([&] { (void)RunFolder::create(memory, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::usage);
+  EXPECT_THAT(error.what(), HasSubstr("tmpfs"));
+  RunFolder::create(memory, {.owner = "", .allow_memory = true}).remove();
+}
+
+TEST_F(RunFolderTest, a_place_that_cannot_be_written_is_refused) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_read);
+  EXPECT_EQ(error_of([&] { (void)RunFolder::create(bases_, {}); }).kind(), ErrorKind::io);
+  std::filesystem::permissions(bases_[0], std::filesystem::perms::owner_all);
 }
 
 TEST_F(RunFolderTest, a_store_that_does_not_fit_says_so_before_it_writes) {
