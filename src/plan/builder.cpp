@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "task_count.h"
 #include "terrace/core/error.h"
 
 namespace terrace::plan {
@@ -33,6 +34,7 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
           "rest's, {}",
           placement.parameters_resident * 100, name_of(placement.parameters_resident_tier),
           name_of(placement.parameters));
+  require_countable(model, layout, request);
   for (int unit = 0; unit < unit_count(); ++unit) {
     unit_memory_.push_back(model.memory(unit, request.micro_batch));
   }

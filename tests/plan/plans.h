@@ -19,7 +19,7 @@ namespace terrace::plan {
 using memory::Tier;
 
 /// A small model of odd sizes, its flats of more than one chunk.
-class PlanTest : public testing::Test {
+class PlanTest : public ::testing::Test {
  protected:
   static constexpr std::int64_t kRows = 2;
   static constexpr std::int64_t kSequence = 8;
@@ -109,7 +109,7 @@ inline void place_boundaries(PlanRequest& request, int number) {
 }
 
 inline std::string describe(const PlanRequest& request) {
-  return testing::PrintToString(std::tuple(
+  return ::testing::PrintToString(std::tuple(
       std::string(name_of(request.placement.parameters)),
       std::string(name_of(request.placement.state)), request.placement.state_resident,
       std::string(name_of(request.placement.resident_tier)), request.placement.parameters_resident,

@@ -188,7 +188,7 @@ struct Plan {
 };
 
 /// Makes the plan for one rank: pure arithmetic, nothing is allocated or read.
-/// Errors: usage, when the request contradicts itself.
+/// Errors: usage, when the request contradicts itself, or makes too many tasks of a step.
 [[nodiscard]] Plan make_plan(const model::Model& model, const shard::Layout& layout,
                              const PlanRequest& request);
 /// The same without the waits of its schedules, which take most of the time: enough for all that
