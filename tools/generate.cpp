@@ -1,6 +1,9 @@
+#include <unistd.h>
+
 #include <array>
 
 #include "subcommand.h"
+#include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/engine/inference.h"
 
@@ -9,6 +12,34 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kSettings = {"model", "max_length",  "dtype",
                                                        "bf16",  "host_memory", "threads"};
+
+/// Says how far the text is, where a terminal does not show the text itself as it is written.
+class TextProgress {
+ public:
+  TextProgress(engine::Terminal& terminal, std::int64_t tokens_max)
+      : terminal_(terminal),
+        tokens_max_(tokens_max),
+        is_shown_(terminal.rewrites() && ::isatty(STDOUT_FILENO) == 0) {}
+
+  /// One more is written.
+  void add_token() {
+    const std::int64_t now = now_us();
+    // The first has no other before it to be timed from.
+    if (tokens_++ > 0) time_left_.add_step(static_cast<double>(now - last_us_) * 1e-6);
+    last_us_ = now;
+    if (is_shown_ && tokens_ > 1) {
+      terminal_.progress(engine::generation_line(tokens_, tokens_max_, time_left_));
+    }
+  }
+
+ private:
+  engine::Terminal& terminal_;
+  std::int64_t tokens_max_;
+  bool is_shown_;
+  std::int64_t tokens_ = 0;
+  std::int64_t last_us_ = 0;
+  engine::TimeLeft time_left_;
+};
 
 }  // namespace
 
@@ -48,12 +79,15 @@ int run_generate(Context& context, const Arguments& arguments) {
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder, a checkpoint or the output folder of a run");
   options.seed = static_cast<std::uint64_t>(seed);
+  TextProgress progress(context.terminal, options.tokens_max);
   bool prompt_is_out = false;  // nothing is written before the model is known to be sound
   engine::generate(settings, options, context.log, [&](std::string_view text) {
     if (!prompt_is_out) print(options.prompt);
     prompt_is_out = true;
     print(text);
+    progress.add_token();
   });
+  context.terminal.finish();
   print("\n");
   return 0;
 }

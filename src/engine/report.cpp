@@ -75,6 +75,22 @@ std::string progress_line(const Progress& progress) {
   return line;
 }
 
+std::string generation_line(std::int64_t tokens, std::int64_t tokens_max,
+                            const TimeLeft& time_left) {
+  std::string line = fmt::format("token {}/{}", tokens, tokens_max);
+  if (const double seconds = time_left.seconds(1); seconds > 0) {
+    const double rate = 1 / seconds;
+    line +=
+        fmt::format("  {} tokens/s", rate < 100 ? fmt::format("{:.2g}", rate)
+                                                : format_count(static_cast<std::uint64_t>(rate)));
+  }
+  if (tokens < tokens_max) {
+    line +=
+        fmt::format("  at most {} left", format_duration(time_left.seconds(tokens_max - tokens)));
+  }
+  return line;
+}
+
 Terminal::Terminal(std::FILE* stream) : stream_(stream) {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");

@@ -82,6 +82,17 @@ TEST(Terminal, keeps_the_live_line_below_what_is_printed) {
   EXPECT_EQ(written.text(), "step 1\r\x1b[Ka line\nstep 1\r\x1b[Kstep 2\n");
 }
 
+TEST(GenerationLine, has_speed_and_the_most_that_is_left) {
+  TimeLeft time_left;
+  time_left.add_step(0.00390625);
+  EXPECT_EQ(generation_line(1000, 100'000, time_left),
+            "token 1000/100000  256 tokens/s  at most 6 min 27 s left");
+  EXPECT_EQ(generation_line(100, 100, time_left), "token 100/100  256 tokens/s");
+  TimeLeft slow;
+  slow.add_step(2);
+  EXPECT_EQ(generation_line(9, 10, slow), "token 9/10  0.5 tokens/s  at most 2.0 s left");
+}
+
 TEST(ProgressLine, has_loss_speed_wait_and_time_left) {
   const std::string line = progress_line({.step = 3,
                                           .steps = 10,

@@ -343,6 +343,79 @@ TEST(Program, an_export_says_that_the_run_has_gone_on_since_its_checkpoint) {
   EXPECT_THAT(older.err, AllOf(HasSubstr("has reached step 2"), HasSubstr("finished run")));
 }
 
+/// The side of a new terminal that its user sees; -1: there are none here.
+int open_terminal() {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (terminal < 0) return -1;
+  const bool opens = ::grantpt(terminal) == 0 && ::unlockpt(terminal) == 0 &&
+                     ::access(::ptsname(terminal), R_OK | W_OK) == 0;
+  if (opens) return terminal;
+  ::close(terminal);
+  return -1;
+}
+
+/// What `arguments` write to a terminal as standard error; to it goes standard output as well, or
+/// to a file, whose contents are `out`.
+Result run_on_terminal(std::vector<std::string> arguments, bool out_too) {
+  const int terminal = open_terminal();
+  const std::string name = ::ptsname(terminal);
+  const std::string out =
+      std::filesystem::temp_directory_path() / ("terrace-terminal-" + std::to_string(getpid()));
+  arguments.insert(arguments.begin(), TERRACE_PROGRAM);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("TERM", "xterm", 1);
+    unsetenv("NO_COLOR");
+    redirect(name, STDERR_FILENO);
+    redirect(out_too ? name : out, STDOUT_FILENO);
+    execv(TERRACE_PROGRAM, argv.data());
+    _exit(127);
+  }
+  Result result;
+  char bytes[4096];
+  // Ends with an error when the last who has it open as its terminal has closed it.
+  for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof bytes)) > 0;) {
+    result.err.append(bytes, static_cast<std::size_t>(got));
+  }
+  ::close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (!out_too) result.out = read_and_remove(out);
+  return result;
+}
+
+TEST(Program, generate_says_how_far_it_is_where_a_terminal_does_not_show_the_text) {
+  const int terminal = open_terminal();
+  if (terminal < 0) GTEST_SKIP() << "there are no pseudo-terminals";
+  ::close(terminal);
+  const terrace::testing::TemporaryFolder folder;
+  std::ofstream(folder / "text.txt") << std::string(2000, 'a');
+  ASSERT_EQ(
+      run({"train", "--model", "tiny", "--data", folder / "text.txt", "--output", folder / "run",
+           "--max_length", "16", "--per_device_train_batch_size", "1", "--max_steps", "1"})
+          .code,
+      0);
+  const std::vector<std::string> generate = {
+      "generate", "--model",      folder / "run", "--prompt",      "begin", "--max_new_tokens",
+      "20",       "--max_length", "16",           "--stop_at_end", "false"};
+  const Result to_file = run_on_terminal(generate, false);
+  EXPECT_EQ(to_file.code, 0) << to_file.err;
+  EXPECT_THAT(to_file.out, StartsWith("begin"));
+  EXPECT_THAT(to_file.out, Not(HasSubstr("token ")));
+  EXPECT_THAT(to_file.err, AllOf(HasSubstr("token 2/20"), HasSubstr(" left"),
+                                 ContainsRegex("token 20/20  [0-9.k]+ tokens/s\r?\n$")));
+  const Result to_terminal = run_on_terminal(generate, true);
+  EXPECT_THAT(to_terminal.err, AllOf(HasSubstr("begin"), Not(HasSubstr("tokens/s"))))
+      << "the text shows itself";
+  const Result to_files = run(generate);
+  EXPECT_EQ(to_files.out, to_file.out);
+  EXPECT_THAT(to_files.err, Not(HasSubstr("tokens/s"))) << "nobody looks on";
+}
+
 TEST(Program, one_folder_is_not_measured_or_tried_as_two) {
   const terrace::testing::TemporaryFolder folder;
   const std::string twice = folder.path().string() + "," + folder.path().string() + "/.";

@@ -57,6 +57,11 @@ struct Progress {
 };
 [[nodiscard]] std::string progress_line(const Progress& progress);
 
+/// The same of a text that is being written, of at most `tokens_max` tokens. `time_left` has had a
+/// token as a step.
+[[nodiscard]] std::string generation_line(std::int64_t tokens, std::int64_t tokens_max,
+                                          const TimeLeft& time_left);
+
 /// Standard error, with one line at its end that is rewritten in place where that can be: on a
 /// terminal, unless NO_COLOR is set or TERM is "dumb". Elsewhere progress is plain lines.
 /// Thread-safe.
