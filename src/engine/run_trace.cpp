@@ -18,7 +18,7 @@ using plan::Lane;
 using plan::Task;
 using plan::TaskKind;
 
-/// A million spans: as a file some 200 MB, about what a browser's viewer opens with ease.
+/// A million spans: as a file 300 to 600 MB, about the most that a browser's viewer opens.
 constexpr std::uint64_t kTraceBytesMax = 64 * kMiB;
 
 /// Who writes each region, in serial order.
@@ -162,13 +162,14 @@ void require_room_for_trace(const plan::Plan& plan, StepRange range) {
   const std::uint64_t step_bytes = plan.training.tasks.size() * sizeof(Trace::Span);
   const auto steps_max = static_cast<std::int64_t>(std::max(kTraceBytesMax / step_bytes, 1UL));
   const std::int64_t steps = range.last - range.first + 1;
-  require(steps <= steps_max, ErrorKind::usage,
-          "--trace_steps has {} steps of this run to trace, of {} tasks each, which takes {} of "
-          "RAM and a file three times as large, and a trace may take {}: name no more than {} "
-          "steps, such as {}:{}",
-          steps, plan.training.tasks.size(),
-          format_bytes(static_cast<std::uint64_t>(steps) * step_bytes),
-          format_bytes(kTraceBytesMax), steps_max, range.first, range.first + steps_max - 1);
+  require(
+      steps <= steps_max, ErrorKind::usage,
+      "--trace_steps has {} steps of this run to trace, of {} tasks each, which takes {} of "
+      "RAM and a file five times as large or more, and a trace may take {}: name no more than {} "
+      "steps, such as {}:{}",
+      steps, plan.training.tasks.size(),
+      format_bytes(static_cast<std::uint64_t>(steps) * step_bytes), format_bytes(kTraceBytesMax),
+      steps_max, range.first, range.first + steps_max - 1);
 }
 
 std::unique_ptr<Trace> make_trace(const plan::Plan& plan, StepRange range) {
