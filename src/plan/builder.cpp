@@ -36,7 +36,11 @@ Builder::Builder(const model::Model& model, const shard::Layout& layout, const P
           name_of(placement.parameters));
   require_countable(model, layout, request);
   for (int unit = 0; unit < unit_count(); ++unit) {
-    unit_memory_.push_back(model.memory(unit, request.micro_batch));
+    // Blocks are alike, and measuring one is not for nothing.
+    const bool as_before =
+        unit > 0 && kind_of(unit) == model::UnitKind::block && kind_of(unit - 1) == kind_of(unit);
+    unit_memory_.push_back(as_before ? unit_memory_.back()
+                                     : model.memory(unit, request.micro_batch));
   }
   plan_.request = request;
 }
@@ -54,12 +58,6 @@ Plan Builder::build() && {
   emit_evaluation();
   plan_.memory.pack();
   return std::move(plan_);
-}
-
-Tier Builder::gradient_tier() const {
-  const bool all_on_device = std::ranges::all_of(
-      plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::device; });
-  return all_on_device ? Tier::device : Tier::host;
 }
 
 std::vector<int> resident_order(const model::Model& model, const shard::Layout& layout) {
@@ -99,7 +97,7 @@ void Builder::add_parameters() {
     plan_.flat_parameter.push_back(tier == Tier::disk ? memory::kNoRegion
                                                       : memory.add("parameters", tier, bytes));
     const bool copy =
-        request_.update_reads_parameter && tier == Tier::device && gradient_tier() == Tier::host;
+        request_.update_reads_parameter && tier == Tier::device && gradient_tier_ == Tier::host;
     const std::uint64_t copied =
         static_cast<std::uint64_t>(kept(flat, shards(1))) * parameter_bytes();
     plan_.host_parameter.push_back(copy ? memory.add("parameters (host copy)", Tier::host, copied)
@@ -119,7 +117,7 @@ void Builder::add_parameters() {
 }
 
 void Builder::add_gradients() {
-  const Tier tier = gradient_tier();
+  const Tier tier = gradient_tier_;
   for (const shard::Flat& flat : layout_.flats()) {
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(kept(flat, shards_gradients())) * size_of(request_.gradient);

@@ -112,19 +112,21 @@ class Builder {
     return index < transient_.size() && transient_[index];
   }
   [[nodiscard]] int unit_count() const { return static_cast<int>(model_.units().size()); }
+  [[nodiscard]] model::UnitKind kind_of(int unit) const {
+    return model_.units()[static_cast<std::size_t>(unit)].kind;
+  }
   [[nodiscard]] memory::Tier parameter_tier(int flat) const {
     return plan_.parameter_tier[static_cast<std::size_t>(flat)];
   }
   [[nodiscard]] bool boundaries_on(memory::Tier tier) const {
     return request_.placement.boundaries == tier;
   }
-  [[nodiscard]] memory::Tier gradient_tier() const;
   /// Whether what ZeRO shards from `stage` on is sharded; then the rank keeps its part only.
   [[nodiscard]] bool shards(int stage) const {
     return layout_.world_size() > 1 && request_.zero_stage >= stage;
   }
   [[nodiscard]] bool shards_gradients() const {
-    return shards(gradient_tier() == memory::Tier::device ? 2 : 1);
+    return shards(gradient_tier_ == memory::Tier::device ? 2 : 1);
   }
   /// Elements of a flat that the rank keeps.
   [[nodiscard]] std::int64_t kept(const shard::Flat& flat, bool sharded) const {
@@ -155,6 +157,7 @@ class Builder {
   const PlanRequest& request_;
   std::vector<model::UnitMemory> unit_memory_;  ///< [unit]: what a micro-batch takes
   Plan plan_;
+  memory::Tier gradient_tier_ = memory::Tier::host;
   Schedule* schedule_ = nullptr;
   std::int64_t base_ = 0;  ///< position of the schedule's first task in region lifetimes
   std::vector<bool> transient_;

@@ -28,8 +28,12 @@ void Builder::cut_chunks() {
     }
   }
   first_chunk_.push_back(static_cast<int>(plan_.chunks.size()));
-  const bool state_on_disk = std::ranges::all_of(
-      plan_.chunks, [](const Chunk& chunk) { return chunk.tier == Tier::disk; });
+  const auto all_on = [&](Tier tier) {
+    return std::ranges::all_of(plan_.chunks,
+                               [&](const Chunk& chunk) { return chunk.tier == tier; });
+  };
+  gradient_tier_ = all_on(Tier::device) ? Tier::device : Tier::host;
+  const bool state_on_disk = all_on(Tier::disk);
   const auto parameters_on_disk = std::ranges::count(plan_.parameter_tier, Tier::disk);
   const bool all_on_disk = parameters_on_disk == std::ssize(plan_.parameter_tier);
   plan_.commits_every_step = request_.purpose == Purpose::train && request_.disk_extents == 2 &&
