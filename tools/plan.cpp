@@ -284,12 +284,6 @@ int run_plan(Context& context, const Arguments& arguments) {
   table.add({.flags = {"json"},
              .field = engine::field(json),
              .help = "write the plan as one JSON object"});
-  std::string profile_source;
-  table.add({.flags = {"profile"},
-             .field = engine::field(profile_source),
-             .help = "predict the step's time from this file of terrace bench all, or from assumed "
-                     "figures: " +
-                     engine::known_profiles()});
   table.add({.flags = {"rated_writes"},
              .field = engine::size_field(rated_writes),
              .help = "what the drives of --swap together are rated to be written in their life, as "
@@ -304,7 +298,9 @@ int run_plan(Context& context, const Arguments& arguments) {
   require(!settings.model.empty(), ErrorKind::usage,
           "--model is missing: give a model folder or the name of a preset");
   std::optional<plan::HardwareProfile> profile;
-  if (!profile_source.empty()) profile = engine::find_profile(profile_source);
+  if (const std::string& source = settings.placement.profile; !source.empty()) {
+    profile = engine::find_profile(source);
+  }
   engine::resolve_batch(settings.batch, settings.ranks.ranks);
   const engine::RunSetup setup = engine::set_up(settings, context.log, engine::SetupUse::plan);
   settings.numerics.dtype = setup.dtype;

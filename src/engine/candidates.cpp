@@ -35,10 +35,11 @@ void place_parameters(Candidate& candidate, Tier tier, const PlacementSettings& 
   placement.parameters_resident_tier =
       tier == Tier::disk && settings.device_memory ? Tier::host : Tier::device;
   placement.parameters_resident = 1 - settings.parameters.ratio;
-  candidate.fills_parameters = open && !basis.store_parameter_bytes;
-  if (!open || !basis.store_parameter_bytes || tier != Tier::disk) return;
-  const auto stored = static_cast<std::int64_t>(*basis.store_parameter_bytes / size.element_bytes);
-  placement.parameters_resident = share_of(size.elements - stored, size.elements);
+  const bool stored = basis.store_parameter_bytes && tier == Tier::disk;
+  candidate.fills_parameters = open && !stored;
+  if (!open || !stored) return;
+  const auto held = static_cast<std::int64_t>(*basis.store_parameter_bytes / size.element_bytes);
+  placement.parameters_resident = share_of(size.elements - held, size.elements);
 }
 
 /// Appends the candidate to `list` with its boundaries on the device, then on the host, as far as
@@ -47,8 +48,7 @@ void add_with_boundaries(Candidate candidate, const PlacementSettings& settings,
                          std::vector<Candidate>& list) {
   const std::optional<Tier> pinned = pinned_tier(settings.activations.device);
   if (pinned.value_or(Tier::device) == Tier::device) list.push_back(candidate);
-  // State goes before them: it moves less for each byte that it frees. Parameters go after them:
-  // what they move hides behind computing only when there are many tokens.
+  // State goes before them: it moves less for each byte that it frees.
   const bool state_may_go = settings.optimizer.device == Placement::automatic &&
                             candidate.placement.state == Tier::device;
   const bool may_leave =
@@ -60,8 +60,9 @@ void add_with_boundaries(Candidate candidate, const PlacementSettings& settings,
   list.push_back(candidate);
 }
 
-/// Appends each of `list` whose boundaries could go no further so far, with them on disk: the last
-/// resort, as a step writes them once a micro-batch, and drives wear.
+/// Appends each of `list` whose boundaries could go no further so far, with them on disk: a step
+/// writes them once a micro-batch, but the RAM that they leave may hold state that would be written
+/// once a step.
 void add_with_boundaries_on_disk(const PlacementSettings& settings, std::vector<Candidate>& list) {
   if (settings.activations.device != Placement::automatic || settings.swap.empty()) return;
   const Tier furthest = std::ranges::any_of(list,
@@ -74,7 +75,7 @@ void add_with_boundaries_on_disk(const PlacementSettings& settings, std::vector<
   for (std::size_t index = 0; index < count; ++index) {
     Candidate candidate = list[index];
     if (candidate.placement.boundaries != furthest) continue;
-    candidate.boundaries_else = furthest;
+    candidate.instead_of = index;
     candidate.placement.boundaries = Tier::disk;
     candidate.placement.boundaries_resident = 1 - settings.activations.ratio;
     candidate.fills_boundaries = settings.activations.ratio == 1;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -24,11 +25,20 @@ struct Candidate {
   bool fills_boundaries = false;
   bool fills_parameters = false;
   bool fills_state = false;
-  /// Where boundaries would be if they were not on disk to save RAM; only worth a try if they do.
-  std::optional<memory::Tier> boundaries_else = {};
+  /// The earlier one of the list that this one is like but for boundaries, which are on disk to
+  /// save RAM: only worth a try if they do.
+  std::optional<std::size_t> instead_of = {};
+
+  /// Whether boundaries and parameters fill the same memory, so that it matters which come first.
+  [[nodiscard]] bool fills_both() const { return fills_boundaries && fills_parameters; }
+  [[nodiscard]] bool uses_disk() const {
+    using enum memory::Tier;
+    return placement.parameters == disk || placement.state == disk || placement.boundaries == disk;
+  }
 };
 
-/// The placements to try, fastest first.
+/// The placements to try, in an order in which the first one that fits is seldom far from the
+/// fastest.
 [[nodiscard]] std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& basis,
                                                 const ParameterSize& size);
 

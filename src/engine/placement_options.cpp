@@ -2,6 +2,7 @@
 
 #include "foreign.h"
 #include "terrace/engine/options.h"
+#include "terrace/engine/profile.h"
 #include "terrace/engine/settings.h"
 
 namespace terrace::engine {
@@ -50,10 +51,9 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
   table.add({.keys = {"activation_checkpointing.device"},
              .flags = {"offload_activations"},
              .field = placement_field(p.activations.device),
-             .help =
-                 "tier of the inputs of blocks, kept from forward to backward; auto moves to "
-                 "the host what device_memory does not hold, and to disk only what fits nowhere "
-                 "else"});
+             .help = "tier of the inputs of blocks, kept from forward to backward; auto moves to "
+                     "the host what device_memory does not hold, and to disk only where drives are "
+                     "needed anyway"});
   table.add({.keys = {"activation_checkpointing.cpu_checkpointing"},
              .field = on_host_switch(p.activations.device),
              .help = "true: as offload_activations cpu, false: as none",
@@ -63,6 +63,14 @@ void add_tiers(OptionTable& table, PlacementSettings& p) {
              .field = field(p.swap),
              .help = "folders of the page store, one or several drives: DIR[,DIR]",
              .default_note = "the nvme_paths"});
+  table.add({.keys = {"profile"},
+             .flags = {"profile"},
+             .field = field(p.profile),
+             .help = "a file of terrace bench all, or assumed figures by name (" +
+                     known_profiles() +
+                     "): auto takes the placement that these make fastest, and plan predicts the "
+                     "step's time",
+             .default_note = "auto goes by those of h200"});
   table.add({.keys = {"device_memory"},
              .flags = {"device_memory"},
              .field = field(p.device_memory),

@@ -9,9 +9,13 @@
 #include "budgets.h"
 #include "candidates.h"
 #include "filling.h"
+#include "plan_request.h"
 #include "run_store.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/engine/profile.h"
+#include "terrace/engine/step.h"
+#include "terrace/plan/simulate.h"
 
 namespace terrace::engine {
 namespace {
@@ -20,80 +24,6 @@ using memory::Tier;
 
 /// Far above what any machine computes at once, and low enough that its memory is soon added up.
 constexpr std::int64_t kMicroBatchTokensMax = std::int64_t{1} << 22;
-
-/// A schedule holds every micro-batch of a step, so their number is bounded too.
-constexpr std::int64_t kAccumulationMax = 4096;
-
-/// Chunks in flight, and where RAM is left for them. Four keep disks and optimizer at work; with
-/// eight none of them waits for one that another lane is late with.
-constexpr int kChunkSlots = 4;
-constexpr int kChunkSlotsMax = 8;
-
-plan::PlanRequest base_request(const Settings& settings, const model::Model& model,
-                               const shard::Layout& layout, const PlanBasis& basis) {
-  const std::int64_t accumulation = settings.batch.accumulation.value_or(1);
-  require(accumulation <= kAccumulationMax, ErrorKind::usage,
-          "gradient_accumulation_steps is {}, but may be at most {}: raise "
-          "--per_device_train_batch_size instead",
-          accumulation, kAccumulationMax);
-  plan::PlanRequest request;
-  request.device_is_ram = basis.device_is_ram;
-  // All that can be is sharded unless less is asked for.
-  request.zero_stage =
-      static_cast<int>(settings.ranks.zero_stage.value_or(layout.world_size() > 1 ? 3 : 0));
-  request.micro_batch = micro_batch_shape(settings, model.config());
-  request.micro_batches = static_cast<int>(accumulation);
-  request.recompute = settings.numerics.gradient_checkpointing;
-  request.gradient = settings.numerics.gradient_dtype.value_or(model.compute_dtype());
-  for (const optim::StateEntry& entry :
-       optim::state_entries(settings.optimizer.type, settings.optimizer.state)) {
-    request.state.push_back({entry.kind, static_cast<int>(entry.bytes_per_parameter)});
-  }
-  // fp16, whose loss is scaled, is not computed on the host device.
-  request.may_update_before_decision = settings.optimizer.max_grad_norm == 0;
-  request.disk_extents = static_cast<int>(settings.placement.disk_extents);
-  request.update_reads_parameter = settings.optimizer.state.master == optim::MasterFormat::split;
-  if (settings.placement.chunk_elements > 0) {
-    request.chunk_elements = static_cast<std::int64_t>(
-        round_up(static_cast<std::uint64_t>(settings.placement.chunk_elements), 2048));
-  } else {
-    // About 24 MiB of state, and for small models enough chunks that their reads, updates and
-    // writes can overlap.
-    const std::int64_t share = layout.elements() / layout.world_size() / 16;
-    request.chunk_elements = std::clamp<std::int64_t>(
-        static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(share), 2048)), 1 << 16,
-        1 << 21);
-  }
-  request.chunk_slots = settings.placement.optimizer.buffer_count > 0
-                            ? static_cast<int>(settings.placement.optimizer.buffer_count)
-                            : kChunkSlots;
-  if (settings.placement.prefetch_units > 0) {
-    request.prefetch_units = static_cast<int>(settings.placement.prefetch_units);
-  }
-  return request;
-}
-
-plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanRequest& request) {
-  switch (settings.batch.order) {
-    case MicroBatchOrder::batch_major:
-      return plan::MicroBatchOrder::batch_major;
-    case MicroBatchOrder::unit_major:
-      return plan::MicroBatchOrder::unit_major;
-    case MicroBatchOrder::automatic:
-      break;
-  }
-  const bool streamed = request.placement.parameters != Tier::device;
-  return streamed && request.micro_batches > 1 ? plan::MicroBatchOrder::unit_major
-                                               : plan::MicroBatchOrder::batch_major;
-}
-
-/// What a plan was to be made for.
-struct PlanInput {
-  const Settings& settings;
-  const model::Model& model;
-  const shard::Layout& layout;
-  const PlanBasis& basis;
-};
 
 /// What the slowest placement that the settings allow needs, which takes least; boundaries take
 /// least where they pass no more slots than there are of them.
@@ -106,9 +36,8 @@ std::uint64_t least_need(const Settings& settings, const PlanInput& what,
   for (const Candidate& candidate : list) {
     const plan::Placement& placement = candidate.placement;
     if (placement.parameters != slowest.parameters || placement.state != slowest.state) continue;
-    plan::PlanRequest request = base_request(settings, what.model, what.layout, what.basis);
-    request.placement = placement;
-    request.order = choose_order(settings, request);
+    const PlanInput changed{settings, what.model, what.layout, what.basis};
+    const plan::PlanRequest request = request_for(changed, placement);
     least = std::min(least, Need(plan::draft_plan(what.model, what.layout, request)).*need);
   }
   return least;
@@ -254,6 +183,135 @@ struct DiskNeed {
        format_bytes(chosen.budget_bytes), ways_out(what, &Need::process_bytes, need));
 }
 
+/// A candidate that comes later in their order must take at most this share of a step's time to be
+/// taken instead.
+constexpr double kWorthIt = 0.99;
+
+/// Makes the candidates' plans, fills them up and keeps the one with the shortest step.
+class Search {
+ public:
+  Search(const PlanInput& what, const Budgets& budgets)
+      : what_(what), budgets_(budgets), rates_(rates_of(what.settings.placement.profile)) {}
+
+  ChosenPlan run() {
+    const ParameterSize size{what_.layout.elements(), size_of(what_.model.compute_dtype())};
+    const std::vector<Candidate> list = candidates(what_.settings, what_.basis, size);
+    process_bytes_.assign(list.size(), 0);
+    for (std::size_t index = 0; index < list.size(); ++index) {
+      if (is_needed(list[index])) try_candidate(list, index);
+    }
+    if (fastest_) return std::move(*fastest_);
+    require(nearest_.has_value(), ErrorKind::internal, "the settings allow no placement at all");
+    refuse(what_, *nearest_, budgets_);
+  }
+
+ private:
+  static plan::HardwareProfile rates_of(const std::string& profile) {
+    return with_assumed(profile.empty() ? plan::HardwareProfile{} : find_profile(profile));
+  }
+
+  /// Not where it uses drives, which wear, or has parameters on disk, and one that fits does
+  /// without. Nor where parameters fit on the device with one micro-batch, which fetches nothing
+  /// again and again: what leaves the device then moves as much as what takes its place would.
+  [[nodiscard]] bool is_needed(const Candidate& candidate) const {
+    if (!fastest_) return true;
+    const plan::PlanRequest& found = fastest_->plan.request;
+    if (candidate.uses_disk() && !fastest_->plan.uses_disk()) return false;
+    if (found.micro_batches == 1 && found.placement.parameters == Tier::device) return false;
+    return candidate.placement.parameters != Tier::disk || found.placement.parameters == Tier::disk;
+  }
+
+  [[nodiscard]] plan::Plan make(const plan::Placement& placement, int slots_min = 1) const {
+    plan::PlanRequest request = request_for(what_, placement);
+    request.chunk_slots = std::max(request.chunk_slots, slots_min);
+    return plan::draft_plan(what_.model, what_.layout, request);
+  }
+
+  void try_candidate(const std::vector<Candidate>& list, std::size_t index) {
+    const Candidate& candidate = list[index];
+    plan::Plan begun = make(candidate.placement);
+    const Need need(begun);
+    process_bytes_[index] = need.process_bytes;
+    if (const auto other = candidate.instead_of) {
+      if (process_bytes_[*other] <= need.process_bytes) return;
+    }
+    if (!candidate.fills_both() || !need.fits(budgets_)) {
+      offer(fill(std::move(begun), candidate, Order::boundaries_first));
+      return;
+    }
+    // Boundaries are what most plans gain by, and later candidates hardly ever gain by more of
+    // them.
+    if (!fastest_) offer(fill(begun, candidate, Order::boundaries_first));
+    offer(fill(std::move(begun), candidate, Order::parameters_first));
+  }
+
+  /// Which of the two fills what both would.
+  enum class Order { boundaries_first, parameters_first };
+
+  [[nodiscard]] plan::Plan fill(plan::Plan plan, const Candidate& candidate, Order order) const {
+    const Filling filling{what_.model, what_.layout, budgets_,
+                          [&](const plan::Placement& placement) { return make(placement); }};
+    const Need need(plan);
+    const bool fits = need.fits(budgets_);
+    const bool parameters_too = fits && candidate.fills_parameters;
+    if (parameters_too && order == Order::parameters_first) fill_parameters(plan, filling);
+    if (fits && candidate.fills_boundaries) fill_boundaries(plan, filling);
+    if (parameters_too && order == Order::boundaries_first) fill_parameters(plan, filling);
+    const bool may_fit = !what_.basis.device_is_ram && need.device_bytes <= budgets_.device_bytes;
+    if ((fits || may_fit) && candidate.fills_state) fill_state(plan, filling);
+    if (what_.settings.placement.optimizer.buffer_count == 0 && Need(plan).fits(budgets_)) {
+      plan::Plan wide = make(plan.request.placement, kChunkSlotsMax);
+      if (Need(wide).fits(budgets_)) return wide;
+    }
+    return plan;
+  }
+
+  /// Takes a plan if it fits and is the fastest so far, or if nothing has fitted and it is nearest.
+  void offer(plan::Plan plan) {
+    const PlacementSettings& settings = what_.settings.placement;
+    ChosenPlan chosen;
+    chosen.plan = std::move(plan);
+    chosen.budget_bytes = budgets_.process_bytes;
+    chosen.budget_source = budgets_.source;
+    const Need need(chosen.plan);
+    chosen.process_bytes = need.process_bytes;
+    const bool automatic = settings.optimizer.device == Placement::automatic ||
+                           settings.parameters.device == Placement::automatic;
+    const bool moved =
+        settings.activations.device == Placement::automatic && !chosen.plan.boundary_home.empty();
+    chosen.placement = describe(chosen.plan, automatic || moved);
+    if (need.fits(budgets_)) {
+      chosen.store_bytes = store_bytes(settings, chosen.plan);
+      if (DiskNeed(what_, chosen).fits()) {
+        keep_faster(std::move(chosen));
+        return;
+      }
+    }
+    const auto excess = need.excess(budgets_);
+    if (nearest_ && Need(nearest_->plan).excess(budgets_) < excess) return;
+    nearest_ = std::move(chosen);
+  }
+
+  /// A plan that fits.
+  void keep_faster(ChosenPlan chosen) {
+    plan::complete(chosen.plan);
+    const plan::SimulateOptions options{.compute = what_.model.compute_dtype(),
+                                        .steps_in_flight = kStepsInFlight};
+    const double seconds = plan::simulate(chosen.plan.training, rates_, options).step_seconds;
+    if (fastest_ && seconds > kWorthIt * fastest_seconds_) return;
+    fastest_ = std::move(chosen);
+    fastest_seconds_ = seconds;
+  }
+
+  const PlanInput what_;
+  const Budgets& budgets_;
+  const plan::HardwareProfile rates_;
+  std::vector<std::uint64_t> process_bytes_;  ///< of the candidates that were tried
+  std::optional<ChosenPlan> nearest_;         ///< to what fits
+  std::optional<ChosenPlan> fastest_;         ///< of those that fit
+  double fastest_seconds_ = 0;
+};
+
 }  // namespace
 
 DType choose_dtype(const Settings& settings, const kernels::Ops& ops) {
@@ -285,56 +343,7 @@ ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
   // What filled most of the free RAM when the store was made may find a little less of it now.
   const Budgets budgets =
       budgets_of(settings.placement, basis.store_parameter_bytes ? 1 : kDefaultBudgetShare);
-  const bool automatic = settings.placement.optimizer.device == Placement::automatic ||
-                         settings.placement.parameters.device == Placement::automatic;
-  auto make = [&](const plan::Placement& placement, int slots_min = 1) {
-    plan::PlanRequest request = base_request(settings, model, layout, basis);
-    request.placement = placement;
-    request.order = choose_order(settings, request);
-    request.chunk_slots = std::max(request.chunk_slots, slots_min);
-    return plan::draft_plan(model, layout, request);
-  };
-  const PlanInput input{settings, model, layout, basis};
-  const Filling filling{model, layout, budgets,
-                        [&](const auto& placement) { return make(placement); }};
-  const ParameterSize size{layout.elements(), size_of(model.compute_dtype())};
-  std::optional<ChosenPlan> nearest;
-  for (const Candidate& candidate : candidates(settings, basis, size)) {
-    plan::Plan plan = make(candidate.placement);
-    if (const auto tier = candidate.boundaries_else) {
-      plan::Placement placement = candidate.placement;
-      placement.boundaries = *tier;
-      if (Need(make(placement)).process_bytes <= Need(plan).process_bytes) continue;
-    }
-    ChosenPlan chosen;
-    chosen.plan = std::move(plan);
-    chosen.budget_bytes = budgets.process_bytes;
-    chosen.budget_source = budgets.source;
-    const Need need(chosen.plan);
-    const bool fits = need.fits(budgets);
-    if (fits && candidate.fills_boundaries) fill_boundaries(chosen.plan, filling);
-    if (fits && candidate.fills_parameters) fill_parameters(chosen.plan, filling);
-    const bool may_fit = !basis.device_is_ram && need.device_bytes <= budgets.device_bytes;
-    if ((fits || may_fit) && candidate.fills_state) fill_state(chosen.plan, filling);
-    if (settings.placement.optimizer.buffer_count == 0) {
-      plan::Plan wide = make(chosen.plan.request.placement, kChunkSlotsMax);
-      if (Need(wide).fits(budgets)) chosen.plan = std::move(wide);
-    }
-    chosen.process_bytes = Need(chosen.plan).process_bytes;
-    const bool moved = settings.placement.activations.device == Placement::automatic &&
-                       !chosen.plan.boundary_home.empty();
-    chosen.placement = describe(chosen.plan, automatic || moved);
-    chosen.store_bytes = store_bytes(settings.placement, chosen.plan);
-    const auto excess = Need(chosen.plan).excess(budgets);
-    if (Need(chosen.plan).fits(budgets) && DiskNeed(input, chosen).fits()) {
-      plan::complete(chosen.plan);
-      return chosen;
-    }
-    if (nearest && Need(nearest->plan).excess(budgets) < excess) continue;
-    nearest = std::move(chosen);
-  }
-  require(nearest.has_value(), ErrorKind::internal, "the settings allow no placement at all");
-  refuse(input, *nearest, budgets);
+  return Search({settings, model, layout, basis}, budgets).run();
 }
 
 std::uint64_t bytes_per_step(const plan::Plan& plan, plan::Lane lane) {

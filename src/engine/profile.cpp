@@ -23,6 +23,7 @@ struct AssumedProfile {
 /// Figures that such machines are known to reach, not promises:
 /// - 500 TFLOP/s: 51 to 59 % of an H100's or H200's dense bf16 peak (989 TFLOP/s, NVIDIA's data
 ///   sheet), which the best training programs sustain.
+/// - 50 TFLOP/s in FP32: 75 % of the data sheet's 67.
 /// - 141 GB of device memory: an H200's (data sheet).
 /// - 55 GB/s each way: PCIe Gen5 x16 (63 GB/s raw) as copies of pinned memory see it.
 /// - 1.6 TB/s written on the device: 4.8 TB/s of HBM3e (data sheet), 4 bytes read for 2 written.
@@ -44,6 +45,7 @@ plan::HardwareProfile h200(double ranks_a_node) {
   profile.optimizer_bytes_per_second = 300e9 / ranks_a_node;
   profile.bf16_flops_per_second = 500e12;
   profile.fp16_flops_per_second = 500e12;
+  profile.fp32_flops_per_second = 50e12;
   return profile;
 }
 
@@ -113,6 +115,24 @@ plan::HardwareProfile find_profile(const std::string& file_or_name) {
           "{} is no hardware profile: its \"schema\" is missing, and must be \"{}\"", file_or_name,
           kSchema);
   if (profile.name.empty()) profile.name = file_or_name;
+  return profile;
+}
+
+plan::HardwareProfile with_assumed(plan::HardwareProfile profile) {
+  using Rate = std::optional<double> plan::HardwareProfile::*;
+  const plan::HardwareProfile assumed = h200(1);
+  for (const Rate rate :
+       {&plan::HardwareProfile::h2d_bytes_per_second, &plan::HardwareProfile::d2h_bytes_per_second,
+        &plan::HardwareProfile::device_bytes_per_second,
+        &plan::HardwareProfile::collective_bytes_per_second,
+        &plan::HardwareProfile::disk_read_bytes_per_second,
+        &plan::HardwareProfile::disk_write_bytes_per_second,
+        &plan::HardwareProfile::optimizer_bytes_per_second,
+        &plan::HardwareProfile::bf16_flops_per_second,
+        &plan::HardwareProfile::fp16_flops_per_second,
+        &plan::HardwareProfile::fp32_flops_per_second}) {
+    if (!(profile.*rate)) profile.*rate = assumed.*rate;
+  }
   return profile;
 }
 

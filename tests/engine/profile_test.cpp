@@ -67,6 +67,18 @@ TEST(Profile, an_unknown_name_lists_the_known_ones) {
   EXPECT_THAT(refusal_of("h300"), AllOf(HasSubstr("h200, h200-of-8"), HasSubstr("bench all")));
 }
 
+TEST(Profile, figures_that_are_missing_are_assumed_and_no_others) {
+  plan::HardwareProfile profile;
+  profile.disk_read_bytes_per_second = 1e9;
+  profile.disk_mixed_factor = 0.75;
+  const plan::HardwareProfile full = with_assumed(profile);
+  EXPECT_EQ(full.disk_read_bytes_per_second, 1e9);
+  EXPECT_EQ(full.disk_mixed_factor, 0.75);
+  EXPECT_EQ(full.device_memory_bytes, std::nullopt) << "no rate, and not to be made up";
+  const std::string text = profile_json(full);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("per_second\": null")));
+}
+
 TEST(Profile, an_assumed_profile_says_so) {
   EXPECT_THAT(find_profile("h200").name, HasSubstr("assumed"));
   EXPECT_EQ(find_profile("h200-of-8").disk_read_bytes_per_second,

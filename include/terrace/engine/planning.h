@@ -46,11 +46,17 @@ struct PlanBasis {
 /// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (of the state
 /// nothing while parameters are left on disk, so that each step is committed; with a store to go on
 /// with, what it holds stays there). Where `--device_memory` is given, boundaries that the device
-/// does not hold go to the host, behind the state and before the parameters; to disk they go last,
-/// where nothing else fits and RAM is gained by it. What is pinned stays pinned. RAM that is left
-/// then holds more chunks in flight. A larger budget never moves anything to a slower tier, but for
-/// what makes room for something else: state for boundaries or parameters, boundaries for
-/// parameters, and state and parameters for boundaries that were on disk.
+/// does not hold go to the host; to disk where that leaves RAM for something else. What is pinned
+/// stays pinned. RAM that is left then holds more chunks in flight. See "Note on the choice".
+///
+/// Note on the choice. A byte of the device moves least where it holds boundaries if there are many
+/// micro-batches, parameters if there are few, and what it hides depends on which lane is late with
+/// what: so no order of filling is the best one. The first candidate that fits is filled in both
+/// orders, those after it, on other tiers, with parameters first, and their schedules are run on
+/// the modelled clock, by the figures of `--profile`, and by assumed ones where it gives none. The
+/// first that fits is kept unless another one takes at least 1 % less. Nothing goes to a disk where
+/// a plan without one fits, nor parameters where they fit in RAM. The same model, settings, budgets
+/// and profile always make the same plan.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});

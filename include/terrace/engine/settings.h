@@ -138,6 +138,7 @@ struct PlacementSettings {
   OffloadSettings parameters;
   OffloadSettings activations;            ///< the inputs of blocks
   std::vector<std::string> swap;          ///< folders of the page store, striped; see `finalize`
+  std::string profile;                    ///< of `find_profile`; empty: assumed figures
   std::optional<Budget> device_memory;    ///< empty: what is free
   std::optional<Budget> host_memory;      ///< empty: what the container allows
   std::optional<Budget> disk;             ///< empty: what is free there

@@ -37,6 +37,7 @@ struct Placement {
   double parameters_resident = 0;
   memory::Tier boundaries = memory::Tier::device;
   double boundaries_resident = 0;  ///< share, in whole boundaries, that stays on the device
+  friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 /// The flats in the order in which their parameters become resident: those first that a step
