@@ -239,8 +239,7 @@ class Search {
       offer(fill(std::move(begun), candidate, Order::boundaries_first));
       return;
     }
-    // Boundaries are what most plans gain by, and later candidates hardly ever gain by more of
-    // them.
+    // With boundaries first a later candidate is hardly ever faster than the first that fits.
     if (!fastest_) offer(fill(begun, candidate, Order::boundaries_first));
     offer(fill(std::move(begun), candidate, Order::parameters_first));
   }
