@@ -81,8 +81,8 @@ std::string generation_line(std::int64_t tokens, std::int64_t tokens_max,
   if (const double seconds = time_left.seconds(1); seconds > 0) {
     const double rate = 1 / seconds;
     line +=
-        fmt::format("  {} tokens/s", rate < 100 ? fmt::format("{:.2g}", rate)
-                                                : format_count(static_cast<std::uint64_t>(rate)));
+        fmt::format("  {} tokens/s", rate < 10 ? fmt::format("{:.1f}", rate)
+                                               : format_count(static_cast<std::uint64_t>(rate)));
   }
   if (tokens < tokens_max) {
     line +=

@@ -91,6 +91,9 @@ TEST(GenerationLine, has_speed_and_the_most_that_is_left) {
   TimeLeft slow;
   slow.add_step(2);
   EXPECT_EQ(generation_line(9, 10, slow), "token 9/10  0.5 tokens/s  at most 2.0 s left");
+  TimeLeft fair;
+  fair.add_step(1 / 99.7);
+  EXPECT_EQ(generation_line(10, 10, fair), "token 10/10  99 tokens/s");
 }
 
 TEST(ProgressLine, has_loss_speed_wait_and_time_left) {
