@@ -224,7 +224,7 @@ int run_all(Context& context, const Arguments& arguments) {
   table.group("Options");
   table.add({.flags = {"profile"},
              .field = engine::field(file),
-             .help = "the file that is written, for terrace plan --profile",
+             .help = "the file that is written, for --profile of plan and train",
              .required = true});
   add_paths(table, paths, false);
   add_state_size(table, options.disk);
@@ -257,8 +257,7 @@ constexpr std::array kBenchmarks = {
                run_optimizer},
     Subcommand{"compute", "the operations on a model's shapes, against oneDNN's plain product",
                run_compute},
-    Subcommand{"all", "what a prediction needs, into a profile for terrace plan --profile",
-               run_all},
+    Subcommand{"all", "what a prediction needs, into a profile for plan and train", run_all},
 };
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,13 +14,19 @@ namespace {
 constexpr std::array<std::string_view, 6> kSettings = {"model", "max_length",  "dtype",
                                                        "bf16",  "host_memory", "threads"};
 
-/// Says how far the text is, where a terminal does not show the text itself as it is written.
+bool is_file(int descriptor) {
+  struct ::stat status {};
+  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/// Says on a terminal how far a text is that is written to a file. Of a pipe nobody knows whether
+/// its other end shows the text.
 class TextProgress {
  public:
   TextProgress(engine::Terminal& terminal, std::int64_t tokens_max)
       : terminal_(terminal),
         tokens_max_(tokens_max),
-        is_shown_(terminal.rewrites() && ::isatty(STDOUT_FILENO) == 0) {}
+        is_shown_(terminal.rewrites() && is_file(STDOUT_FILENO)) {}
 
   /// One more is written.
   void add_token() {

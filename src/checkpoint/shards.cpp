@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "terrace/core/excerpt.h"
 #include "terrace/core/json.h"
 #include "terrace/core/units.h"
 
@@ -37,7 +38,7 @@ std::vector<std::pair<std::string, std::string>> read_index(const std::filesyste
     require(is_text && !name.empty() && name.find('/') == std::string::npos, kind,
             "{}: the file of tensor \"{}\" is {}, but the plain name of a file beside the index "
             "was expected",
-            where, tensor, json_line(file));
+            where, excerpt(tensor), excerpt(json_line(file)));
     file_of_tensor.emplace_back(tensor, name);
   }
   return file_of_tensor;

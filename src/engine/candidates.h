@@ -30,7 +30,10 @@ struct Candidate {
   std::optional<std::size_t> instead_of = {};
 
   /// Whether boundaries and parameters fill the same memory, so that it matters which come first.
-  [[nodiscard]] bool fills_both() const { return fills_boundaries && fills_parameters; }
+  [[nodiscard]] bool fills_both() const {
+    return fills_boundaries && fills_parameters &&
+           placement.parameters_resident_tier == memory::Tier::device;
+  }
   [[nodiscard]] bool uses_disk() const {
     using enum memory::Tier;
     return placement.parameters == disk || placement.state == disk || placement.boundaries == disk;

@@ -112,8 +112,12 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
       if (place.ends_with(", column 0")) place.resize(place.rfind(','));
     }
     // It quotes the token, of any length, as this sentence does.
-    const std::string token = fmt::format("; last read: '{}'", last_token);
-    if (const auto at = reason.find(token); at != std::string::npos) reason.erase(at, token.size());
+    for (const char* quote : {"; last read: '{}'", " parsing '{}'"}) {
+      const std::string token = fmt::format(fmt::runtime(quote), last_token);
+      if (const auto at = reason.find(token); at != std::string::npos) {
+        reason.erase(at, token.size());
+      }
+    }
     fail(ErrorKind::usage, "{} {}: not valid JSON near '{}': {}", name_, place, excerpt(last_token),
          reason);
   }

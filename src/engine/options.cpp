@@ -62,8 +62,8 @@ void check_length(const Option& option, const OptionValue& value, const std::str
 
 void require_name(std::string_view name, std::string_view what) {
   require(name.size() < PATH_MAX, ErrorKind::usage,
-          "{} is \"{}\", which has {} bytes, and no name of a file has more than {}", what,
-          excerpt(name), name.size(), PATH_MAX - 1);
+          "{} is \"{}\", which has {} bytes, and no path has more than {}", what, excerpt(name),
+          name.size(), PATH_MAX - 1);
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {

@@ -191,7 +191,7 @@ constexpr double kWorthIt = 0.99;
 class Search {
  public:
   Search(const PlanInput& what, const Budgets& budgets)
-      : what_(what), budgets_(budgets), rates_(rates_of(what.settings.placement.profile)) {}
+      : what_(what), budgets_(budgets), rates_(with_assumed(profile_of(what.settings))) {}
 
   ChosenPlan run() {
     const ParameterSize size{what_.layout.elements(), size_of(what_.model.compute_dtype())};
@@ -200,25 +200,47 @@ class Search {
     for (std::size_t index = 0; index < list.size(); ++index) {
       if (is_needed(list[index])) try_candidate(list, index);
     }
-    if (fastest_) return std::move(*fastest_);
+    if (fastest_) {
+      if (fitting_ > 1) {
+        fastest_->placement += fmt::format(", of {} that fit, by {}", fitting_, rates_source());
+      }
+      return std::move(*fastest_);
+    }
     require(nearest_.has_value(), ErrorKind::internal, "the settings allow no placement at all");
     refuse(what_, *nearest_, budgets_);
   }
 
  private:
-  static plan::HardwareProfile rates_of(const std::string& profile) {
-    return with_assumed(profile.empty() ? plan::HardwareProfile{} : find_profile(profile));
+  static plan::HardwareProfile profile_of(const Settings& settings) {
+    const std::string& profile = settings.placement.profile;
+    return profile.empty() ? plan::HardwareProfile{} : find_profile(profile);
+  }
+
+  /// Whose figures `rates_` are, for people.
+  [[nodiscard]] std::string rates_source() const {
+    const std::string& profile = what_.settings.placement.profile;
+    if (profile.empty()) return "assumed figures";
+    const bool is_whole = profile_of(what_.settings).name == rates_.name;
+    return fmt::format("--profile {}{}", profile, is_whole ? "" : " and assumed figures");
   }
 
   /// Not where it uses drives, which wear, or has parameters on disk, and one that fits does
   /// without. Nor where parameters fit on the device with one micro-batch, which fetches nothing
-  /// again and again: what leaves the device then moves as much as what takes its place would.
+  /// again and again: what leaves the device then moves as much as what takes its place would. Nor
+  /// where all is on the device, or what comes later has more tasks than a plan is made of.
   [[nodiscard]] bool is_needed(const Candidate& candidate) const {
     if (!fastest_) return true;
     const plan::PlanRequest& found = fastest_->plan.request;
+    const bool moves_nothing = found.placement.parameters == Tier::device &&
+                               found.placement.state == Tier::device &&
+                               found.placement.boundaries == Tier::device;
+    if (moves_nothing) return false;
     if (candidate.uses_disk() && !fastest_->plan.uses_disk()) return false;
     if (found.micro_batches == 1 && found.placement.parameters == Tier::device) return false;
-    return candidate.placement.parameters != Tier::disk || found.placement.parameters == Tier::disk;
+    if (candidate.placement.parameters == Tier::disk && found.placement.parameters != Tier::disk) {
+      return false;
+    }
+    return plan::is_countable(what_.model, what_.layout, request_for(what_, candidate.placement));
   }
 
   [[nodiscard]] plan::Plan make(const plan::Placement& placement, int slots_min = 1) const {
@@ -239,8 +261,11 @@ class Search {
       offer(fill(std::move(begun), candidate, Order::boundaries_first));
       return;
     }
-    // With boundaries first a later candidate is hardly ever faster than the first that fits.
-    if (!fastest_) offer(fill(begun, candidate, Order::boundaries_first));
+    // With boundaries first a later candidate is hardly ever faster than the first that fits,
+    // unless they would go to a disk.
+    if (!fastest_ || candidate.placement.boundaries == Tier::disk) {
+      offer(fill(begun, candidate, Order::boundaries_first));
+    }
     offer(fill(std::move(begun), candidate, Order::parameters_first));
   }
 
@@ -265,7 +290,7 @@ class Search {
     return plan;
   }
 
-  /// Takes a plan if it fits and is the fastest so far, or if nothing has fitted and it is nearest.
+  /// Takes a plan if it fits and is the best so far, or if nothing has fitted and it is nearest.
   void offer(plan::Plan plan) {
     const PlacementSettings& settings = what_.settings.placement;
     ChosenPlan chosen;
@@ -282,7 +307,7 @@ class Search {
     if (need.fits(budgets_)) {
       chosen.store_bytes = store_bytes(settings, chosen.plan);
       if (DiskNeed(what_, chosen).fits()) {
-        keep_faster(std::move(chosen));
+        keep_better(std::move(chosen));
         return;
       }
     }
@@ -291,15 +316,25 @@ class Search {
     nearest_ = std::move(chosen);
   }
 
-  /// A plan that fits.
-  void keep_faster(ChosenPlan chosen) {
+  /// A plan that fits: one without drives rather than one with them, else the faster one.
+  void keep_better(ChosenPlan chosen) {
     plan::complete(chosen.plan);
-    const plan::SimulateOptions options{.compute = what_.model.compute_dtype(),
-                                        .steps_in_flight = kStepsInFlight};
-    const double seconds = plan::simulate(chosen.plan.training, rates_, options).step_seconds;
-    if (fastest_ && seconds > kWorthIt * fastest_seconds_) return;
+    ++fitting_;
+    if (fastest_) {
+      if (!fastest_seconds_) fastest_seconds_ = seconds_of(fastest_->plan);
+      const double seconds = seconds_of(chosen.plan);
+      const bool spares_drives = fastest_->plan.uses_disk() && !chosen.plan.uses_disk();
+      if (!spares_drives && seconds > kWorthIt * *fastest_seconds_) return;
+      fastest_seconds_ = seconds;
+    }
     fastest_ = std::move(chosen);
-    fastest_seconds_ = seconds;
+  }
+
+  [[nodiscard]] double seconds_of(const plan::Plan& plan) const {
+    return plan::simulate(
+               plan.training, rates_,
+               {.compute = what_.model.compute_dtype(), .steps_in_flight = kStepsInFlight})
+        .step_seconds;
   }
 
   const PlanInput what_;
@@ -308,7 +343,8 @@ class Search {
   std::vector<std::uint64_t> process_bytes_;  ///< of the candidates that were tried
   std::optional<ChosenPlan> nearest_;         ///< to what fits
   std::optional<ChosenPlan> fastest_;         ///< of those that fit
-  double fastest_seconds_ = 0;
+  std::optional<double> fastest_seconds_;     ///< known once there is another to compare it with
+  int fitting_ = 0;
 };
 
 }  // namespace

@@ -121,6 +121,7 @@ plan::HardwareProfile find_profile(const std::string& file_or_name) {
 plan::HardwareProfile with_assumed(plan::HardwareProfile profile) {
   using Rate = std::optional<double> plan::HardwareProfile::*;
   const plan::HardwareProfile assumed = h200(1);
+  bool is_whole = true;
   for (const Rate rate :
        {&plan::HardwareProfile::h2d_bytes_per_second, &plan::HardwareProfile::d2h_bytes_per_second,
         &plan::HardwareProfile::device_bytes_per_second,
@@ -131,8 +132,13 @@ plan::HardwareProfile with_assumed(plan::HardwareProfile profile) {
         &plan::HardwareProfile::bf16_flops_per_second,
         &plan::HardwareProfile::fp16_flops_per_second,
         &plan::HardwareProfile::fp32_flops_per_second}) {
-    if (!(profile.*rate)) profile.*rate = assumed.*rate;
+    if (profile.*rate || !(assumed.*rate)) continue;
+    profile.*rate = assumed.*rate;
+    is_whole = false;
   }
+  if (is_whole) return profile;
+  profile.name =
+      profile.name.empty() ? assumed.name : fmt::format("{}; {}", profile.name, assumed.name);
   return profile;
 }
 

@@ -55,10 +55,11 @@ void say_that_nothing_was_found(const OutputFolder& output, Log& log) {
            output.path().string());
 }
 
-/// A store that is gone, with its drive, is not taken for none: what it held is gone on with from
-/// `newest`, and that is said, or not at all.
+/// A store that is gone, with its drive or but for `remains`, is not taken for none: what it held
+/// is gone on with from `newest`, and that is said, or not at all.
 void require_no_lost_store(const OutputFolder& output,
-                           const std::optional<checkpoint::CheckpointEntry>& newest, Log& log) {
+                           const std::optional<checkpoint::CheckpointEntry>& newest,
+                           const std::optional<io::RunRecord>& remains, Log& log) {
   const OutputFolder::LastRun last = output.last_run();
   if (!last.commits_every_step || last.finished) return;
   const std::int64_t step = checkpoint::last_logged_step(output.path() / "metrics.jsonl");
@@ -66,12 +67,13 @@ void require_no_lost_store(const OutputFolder& output,
   std::vector<std::string> places;
   for (const fs::path& base : last.swap) places.push_back(base.string());
   const std::string lost = fmt::format(
-      "the run in {} reached step {} and committed it to a store in {}, where there is none of it",
-      output.path().string(), step, fmt::join(places, ", "));
-  require(newest.has_value(), ErrorKind::usage,
-          "{}: mount the drive that it is on, or begin anew with --overwrite_output_dir", lost);
-  log.warning("{}: going on from step {} of {}; if a drive is not mounted, stop this run", lost,
-              newest->step, newest->folder.string());
+      "the run in {} reached step {} and committed it to a store in {}, where there is {}",
+      output.path().string(), step, fmt::join(places, ", "),
+      remains ? "a part of one alone, whose removal or making was cut short" : "none of it");
+  require(newest.has_value(), ErrorKind::usage, "{}: {}begin anew with --overwrite_output_dir",
+          lost, remains ? "" : "mount the drive that it is on, or ");
+  log.warning("{}: going on from step {} of {}{}", lost, newest->step, newest->folder.string(),
+              remains ? "" : "; if a drive is not mounted, stop this run");
 }
 
 void require_nothing_later(const ResumePoint& point, const OutputFolder& output,
@@ -153,7 +155,7 @@ ResumePoint find_resume_point(const Settings& settings, const OutputFolder& outp
     point.replaced.reset();
     return point;
   }
-  if (resume == "auto" && !store) require_no_lost_store(output, newest, log);
+  if (resume == "auto" && !store) require_no_lost_store(output, newest, point.replaced, log);
   if (resume == "auto" && newest) {
     say_what_is_passed_over(output, *newest, log);
     take_checkpoint(point, newest->folder);

@@ -40,8 +40,9 @@ struct ResumePoint {
 /// there is nothing.
 /// Errors: `usage` when the run would begin before a step that is committed or saved in this
 /// output, and so would come to remove it (unless it overwrites), when the store lies below a
-/// folder that `--swap` does not name, or when the store is gone and there is no checkpoint; as
-/// `RunStore::open`, `checkpoint::resolve_checkpoint`, `checkpoint::TrainingCheckpoint`.
+/// folder that `--swap` does not name, or when the store is gone, or was removed in part, and there
+/// is no checkpoint; as `RunStore::open`, `checkpoint::resolve_checkpoint`,
+/// `checkpoint::TrainingCheckpoint`.
 [[nodiscard]] ResumePoint find_resume_point(const Settings& settings, const OutputFolder& output,
                                             Log& log);
 

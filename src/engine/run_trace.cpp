@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "lifetimes.h"
-#include "terrace/core/error.h"
 #include "terrace/core/units.h"
 
 namespace terrace::engine {
@@ -158,18 +157,11 @@ Trace::Relations relations_of(const plan::Plan& plan) {
   return relations;
 }
 
-void require_room_for_trace(const plan::Plan& plan, StepRange range) {
+StepRange traceable(const plan::Plan& plan, StepRange steps) {
   const std::uint64_t step_bytes = plan.training.tasks.size() * sizeof(Trace::Span);
-  const auto steps_max = static_cast<std::int64_t>(std::max(kTraceBytesMax / step_bytes, 1UL));
-  const std::int64_t steps = range.last - range.first + 1;
-  require(
-      steps <= steps_max, ErrorKind::usage,
-      "--trace_steps has {} steps of this run to trace, of {} tasks each, which takes {} of "
-      "RAM and a file five times as large or more, and a trace may take {}: name no more than {} "
-      "steps, such as {}:{}",
-      steps, plan.training.tasks.size(),
-      format_bytes(static_cast<std::uint64_t>(steps) * step_bytes), format_bytes(kTraceBytesMax),
-      steps_max, range.first, range.first + steps_max - 1);
+  const auto most =
+      static_cast<std::int64_t>(std::max(kTraceBytesMax / step_bytes, std::uint64_t{1}));
+  return {steps.first, std::min(steps.last, steps.first + most - 1)};
 }
 
 std::unique_ptr<Trace> make_trace(const plan::Plan& plan, StepRange range) {

@@ -14,9 +14,8 @@ namespace terrace::engine {
 /// last); the bytes on their way from and to the disks; the chunk slots that are free.
 [[nodiscard]] Trace::Relations relations_of(const plan::Plan& plan);
 
-/// Refuses to trace more steps than a viewer opens, whose room would not be in the plan either.
-/// Errors: usage, saying how much these would take and which steps to name.
-void require_room_for_trace(const plan::Plan& plan, StepRange steps);
+/// The first of the steps, as many as a viewer opens: at least one.
+[[nodiscard]] StepRange traceable(const plan::Plan& plan, StepRange steps);
 
 /// An empty trace of the steps of a run, its lanes numbered as `plan::Lane`.
 [[nodiscard]] std::unique_ptr<Trace> make_trace(const plan::Plan& plan, StepRange steps);

@@ -5,6 +5,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/options.h"
+#include "terrace/engine/profile.h"
 #include "terrace/io/page_store.h"
 #include "terrace/io/run_folder.h"
 
@@ -79,6 +80,7 @@ void check_placement(const PlacementSettings& placement) {
       "aio.block_size is {}, but must be a multiple of 262144 bytes (256 KiB) above 0, because a "
       "checksum covers that much",
       block);
+  if (!placement.profile.empty()) static_cast<void>(find_profile(placement.profile));
   const std::vector<std::filesystem::path> swap(placement.swap.begin(), placement.swap.end());
   io::require_distinct_folders("swap", swap);
   for (const std::filesystem::path& folder : swap) {

@@ -36,6 +36,8 @@ class Trainer {
   void prepare_plan();
   /// Of --trace_steps those that are to come. Once the beginning is known.
   void choose_traced_steps();
+  void shorten_trace();
+  void warn_of_profile() const;
   /// What can be known to fail without allocating anything: weights, drives, space.
   void check_beginning();
   [[nodiscard]] std::int64_t checkpoints_to_come() const;

@@ -6,6 +6,7 @@
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/engine/profile.h"
 #include "terrace/io/free_space.h"
 #include "trainer.h"
 
@@ -103,12 +104,34 @@ void Trainer::choose_traced_steps() {
       output.trace_steps.first, output.trace_steps.last, done_.value);
 }
 
+void Trainer::shorten_trace() {
+  const StepRange asked = traced_;
+  traced_ = traceable(chosen_.plan, asked);
+  if (traced_.last == asked.last) return;
+  context_.log.warning(
+      "{} will have steps {} to {} alone, not up to {}: a viewer opens no more than these, which "
+      "have {} tasks each",
+      settings_.output.trace, traced_.first, traced_.last, asked.last,
+      chosen_.plan.training.tasks.size());
+}
+
+void Trainer::warn_of_profile() const {
+  const std::string& source = settings_.placement.profile;
+  if (source.empty() || !find_profile(source).device_memory_bytes) return;
+  context_.log.warning(
+      "--profile {} is of a device with memory of its own, and this run's is the host: what fits "
+      "is "
+      "judged by this machine's RAM, what is fast by the profile",
+      source);
+}
+
 void Trainer::prepare_plan() {
+  warn_of_profile();
   PlanBasis basis;
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
-  require_room_for_trace(chosen_.plan, traced_);
+  shorten_trace();
   require_free_ram(Need(chosen_.plan), budgets_of(settings_.placement));
   for (std::size_t unit = 0; unit < setup_.model->units().size(); ++unit) {
     flops_per_step_ +=

@@ -49,6 +49,11 @@ TaskCount task_count(const model::Model& model, const shard::Layout& layout,
   return count;
 }
 
+bool is_countable(const model::Model& model, const shard::Layout& layout,
+                  const PlanRequest& request) {
+  return task_count(model, layout, request).all() <= kTasksMax;
+}
+
 void require_countable(const model::Model& model, const shard::Layout& layout,
                        const PlanRequest& request) {
   const TaskCount count = task_count(model, layout, request);

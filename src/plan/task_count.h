@@ -7,8 +7,9 @@
 namespace terrace::plan {
 
 /// The most tasks of a step that a plan is made of. With its accesses, its waits and the pages that
-/// it moves a task takes some 800 bytes while a plan is made, so that the largest takes 1.6 GiB. A
-/// trillion parameters on one rank, in chunks of the planner's own size, make 1.4 million.
+/// it moves a task takes some 800 bytes while a plan is made, so that the largest takes 1.6 GiB,
+/// and a choice, which holds up to three of them, thrice that. A trillion parameters on one rank,
+/// in chunks of the planner's own size, make 1.4 million.
 inline constexpr std::int64_t kTasksMax = std::int64_t{1} << 21;
 
 /// About how many tasks a step has, before any is made.

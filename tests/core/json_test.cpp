@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "core/error_of.h"
 
 namespace terrace {
@@ -29,11 +31,11 @@ TEST(Json, nothing_comes_from_what_is_none) {
 
 TEST(Json, an_object_that_is_none_is_refused_with_its_place) {
   EXPECT_EQ(parse_object(R"({"a": 1})", "f.json", ErrorKind::data), (Json{{"a", 1}}));
-  const Error cut = testing::error_of(
+  const Error cut = terrace::testing::error_of(
       [] { static_cast<void>(parse_object(R"({"a": 1)", "f.json", ErrorKind::data)); });
   EXPECT_EQ(cut.kind(), ErrorKind::data);
   EXPECT_THAT(cut.what(), ::testing::StartsWith("f.json is no JSON from byte 8 of 7 on;"));
-  const Error list = testing::error_of(
+  const Error list = terrace::testing::error_of(
       [] { static_cast<void>(parse_object("[1]", "f.json", ErrorKind::corrupt)); });
   EXPECT_EQ(list.kind(), ErrorKind::corrupt);
   EXPECT_THAT(list.what(), ::testing::StrEq("f.json holds array where a JSON object was expected"));

@@ -72,8 +72,8 @@ TEST_P(ChoiceTest, no_placement_that_could_be_asked_for_is_faster) {
         ++others;
         EXPECT_LE(seconds, 1.01 * predicted(other.plan))
             << automatic.placement << "; " << other.placement;
-      } catch (const Error&) {
-        // It does not fit, which is what `auto` is for.
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::does_not_fit) << error.what();
       }
     }
   }

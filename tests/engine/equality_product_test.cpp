@@ -47,7 +47,7 @@ TEST_P(EveryPlacement, has_the_same_losses_for_30_steps) {
   ASSERT_EQ(reference.size(), 30U);
   remove("reference");
   base.output.folder = folder_ / "run";
-  // Each of the four product's parts pairs placements with other activations.
+  // Each of the product's four parts pairs placements with other activations.
   const int first = accumulation / 2 + (clip > 0 ? 1 : 0);
   int number = first;
   for (const auto& [parameters, share] : kParameters) {

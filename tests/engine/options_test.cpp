@@ -104,6 +104,7 @@ TEST(File, what_is_long_or_deep_is_not_quoted_whole) {
   EXPECT_THAT(file_error("{\n\"seed\": " + many), HasSubstr("line 2: more than 64 lists"));
   for (const std::string& text : {"{\"seed\": \"" + std::string(100'000, 'x') + "\"}",
                                   "{\"seed\": " + std::string(100'000, ' ') + "}",
+                                  "{\"seed\": 1" + std::string(100'000, '0') + "}",
                                   "{\"seed\": \"" + std::string(100'000, 'x')}) {
     const std::string error = file_error(text);
     EXPECT_THAT(error, AllOf(HasSubstr("line 1"), HasSubstr("...")));

@@ -74,6 +74,9 @@ TEST(Profile, figures_that_are_missing_are_assumed_and_no_others) {
   const plan::HardwareProfile full = with_assumed(profile);
   EXPECT_EQ(full.disk_read_bytes_per_second, 1e9);
   EXPECT_EQ(full.disk_mixed_factor, 0.75);
+  EXPECT_THAT(full.name, HasSubstr("assumed")) << "it says whose figures these are";
+  EXPECT_EQ(with_assumed(full).name, full.name);
+  EXPECT_EQ(with_assumed(find_profile("h200")).name, find_profile("h200").name);
   EXPECT_EQ(full.device_memory_bytes, std::nullopt) << "no rate, and not to be made up";
   const std::string text = profile_json(full);
   EXPECT_THAT(text, ::testing::Not(HasSubstr("per_second\": null")));

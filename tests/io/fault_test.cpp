@@ -3,6 +3,7 @@
 // tested is what ships. Faults of io_uring are played by FaultyDriver and MemoryDisk, above which
 // the same engine works.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>

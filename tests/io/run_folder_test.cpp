@@ -1,6 +1,7 @@
 #include "terrace/io/run_folder.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
 #include "terrace/kernels/optimizer_step.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>

@@ -357,7 +357,12 @@ int open_terminal() {
 /// What `arguments` write to a terminal as standard error; to it goes standard output as well, or
 /// to a file, whose contents are `out`.
 Result run_on_terminal(std::vector<std::string> arguments, bool out_too) {
+  Result result;
   const int terminal = open_terminal();
+  if (terminal < 0) {
+    ADD_FAILURE() << "there is no other pseudo-terminal";
+    return result;
+  }
   const std::string name = ::ptsname(terminal);
   const std::string out =
       std::filesystem::temp_directory_path() / ("terrace-terminal-" + std::to_string(getpid()));
@@ -374,7 +379,6 @@ Result run_on_terminal(std::vector<std::string> arguments, bool out_too) {
     execv(TERRACE_PROGRAM, argv.data());
     _exit(127);
   }
-  Result result;
   char bytes[4096];
   // Ends with an error when the last who has it open as its terminal has closed it.
   for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof bytes)) > 0;) {

@@ -54,9 +54,9 @@ struct PlanBasis {
 /// what: so no order of filling is the best one. The first candidate that fits is filled in both
 /// orders, those after it, on other tiers, with parameters first, and their schedules are run on
 /// the modelled clock, by the figures of `--profile`, and by assumed ones where it gives none. The
-/// first that fits is kept unless another one takes at least 1 % less. Nothing goes to a disk where
-/// a plan without one fits, nor parameters where they fit in RAM. The same model, settings, budgets
-/// and profile always make the same plan.
+/// first that fits is kept unless another one takes at least 1 % less, or does without the drives
+/// that it uses. Once one fits that has parameters in RAM, none is tried that has them on disk. The
+/// same model, settings, budgets and profile always make the same plan.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});

@@ -16,8 +16,8 @@ namespace terrace::engine {
 /// keys, null where a figure is not known.
 [[nodiscard]] std::string profile_json(const plan::HardwareProfile& profile);
 
-/// The profile with the figures that it lacks taken from `h200`: no time that it gives is a
-/// promise, but it tells fast plans from slow ones.
+/// The profile with the figures that it lacks taken from `h200`, which its name then says: no time
+/// that it gives is a promise, but it tells fast plans from slow ones.
 [[nodiscard]] plan::HardwareProfile with_assumed(plan::HardwareProfile profile);
 
 /// The names of the profiles with assumed figures, for people: "h200, h200-of-8".

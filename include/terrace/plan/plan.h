@@ -197,5 +197,8 @@ struct Plan {
 [[nodiscard]] Plan draft_plan(const model::Model& model, const shard::Layout& layout,
                               const PlanRequest& request);
 void complete(Plan& draft);
+/// Whether a step of it has no more tasks than a plan is made of; the others refuse what has.
+[[nodiscard]] bool is_countable(const model::Model& model, const shard::Layout& layout,
+                                const PlanRequest& request);
 
 }  // namespace terrace::plan
