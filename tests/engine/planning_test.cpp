@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/sanitized.h"
 #include "engine/training.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/profile.h"
@@ -175,7 +176,8 @@ TEST_F(PlanningTest, a_bounded_device_gives_away_state_then_boundaries_or_parame
   int whole = 0;
   double seconds = 0;
   Tier parameters = Tier::device;
-  for (std::uint64_t budget = all; budget > 0; budget -= std::min(budget, 2 * kKiB)) {
+  const std::uint64_t step = kSanitized ? 8 * kKiB : 2 * kKiB;
+  for (std::uint64_t budget = all; budget > 0; budget -= std::min(budget, step)) {
     settings_.placement.device_memory = Budget{.bytes = budget};
     ChosenPlan chosen;
     try {

@@ -47,24 +47,35 @@ void redirect(const std::string& path, int descriptor) {
   close(file);
 }
 
-Result run(std::vector<std::string> arguments) {
-  const std::string stem =
-      std::filesystem::temp_directory_path() / ("terrace-program-" + std::to_string(getpid()));
+/// The program, begun with `arguments` and with its standard output and error in these files. What
+/// of its environment is about terminals is as on a user's.
+pid_t begin(std::vector<std::string> arguments, const std::string& out, const std::string& err) {
   arguments.insert(arguments.begin(), TERRACE_PROGRAM);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   const pid_t child = fork();
-  if (child == 0) {
-    redirect(stem + ".out", STDOUT_FILENO);
-    redirect(stem + ".err", STDERR_FILENO);
-    execv(TERRACE_PROGRAM, argv.data());
-    _exit(127);
-  }
+  if (child != 0) return child;
+  setenv("TERM", "xterm", 1);
+  unsetenv("NO_COLOR");
+  redirect(err, STDERR_FILENO);
+  redirect(out, STDOUT_FILENO);
+  execv(TERRACE_PROGRAM, argv.data());
+  _exit(127);
+}
+
+/// Waits for its end.
+int exit_code_of(pid_t child) {
   int status = 0;
   waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-          read_and_remove(stem + ".out"), read_and_remove(stem + ".err")};
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Result run(std::vector<std::string> arguments) {
+  const std::string stem =
+      std::filesystem::temp_directory_path() / ("terrace-program-" + std::to_string(getpid()));
+  const int code = exit_code_of(begin(std::move(arguments), stem + ".out", stem + ".err"));
+  return {code, read_and_remove(stem + ".out"), read_and_remove(stem + ".err")};
 }
 
 /// One line, which begins as every error does.
@@ -366,28 +377,14 @@ Result run_on_terminal(std::vector<std::string> arguments, bool out_too) {
   const std::string name = ::ptsname(terminal);
   const std::string out =
       std::filesystem::temp_directory_path() / ("terrace-terminal-" + std::to_string(getpid()));
-  arguments.insert(arguments.begin(), TERRACE_PROGRAM);
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("TERM", "xterm", 1);
-    unsetenv("NO_COLOR");
-    redirect(name, STDERR_FILENO);
-    redirect(out_too ? name : out, STDOUT_FILENO);
-    execv(TERRACE_PROGRAM, argv.data());
-    _exit(127);
-  }
+  const pid_t child = begin(std::move(arguments), out_too ? name : out, name);
   char bytes[4096];
   // Ends with an error when the last who has it open as its terminal has closed it.
   for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof bytes)) > 0;) {
     result.err.append(bytes, static_cast<std::size_t>(got));
   }
   ::close(terminal);
-  int status = 0;
-  waitpid(child, &status, 0);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.code = exit_code_of(child);
   if (!out_too) result.out = read_and_remove(out);
   return result;
 }
