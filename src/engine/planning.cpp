@@ -187,7 +187,7 @@ struct DiskNeed {
 /// taken instead.
 constexpr double kWorthIt = 0.99;
 
-/// Makes the candidates' plans, fills them up and keeps the one with the shortest step.
+/// Makes the candidates' plans, fills them up and keeps the best one, see `keep_better`.
 class Search {
  public:
   Search(const PlanInput& what, const Budgets& budgets)

@@ -119,9 +119,8 @@ void Trainer::warn_of_profile() const {
   const std::string& source = settings_.placement.profile;
   if (source.empty() || !find_profile(source).device_memory_bytes) return;
   context_.log.warning(
-      "--profile {} is of a device with memory of its own, and this run's is the host: what fits "
-      "is "
-      "judged by this machine's RAM, what is fast by the profile",
+      "--profile {} is of a device with memory of its own, and this run's is the host: what "
+      "fits is judged by this machine's RAM, what is fast by the profile",
       source);
 }
 
