@@ -1,7 +1,8 @@
+#include "program.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,69 +23,17 @@ namespace terrace::tools {
 namespace {
 
 using ::testing::AllOf;
+using testing::begin;
 using ::testing::ContainsRegex;
 using ::testing::EndsWith;
+using testing::exit_code_of;
+using testing::expect_one_sentence;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::read_and_remove;
+using testing::Result;
+using testing::run;
 using ::testing::StartsWith;
-
-struct Result {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-std::string read_and_remove(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  std::filesystem::remove(path);
-  return text;
-}
-
-void redirect(const std::string& path, int descriptor) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  dup2(file, descriptor);
-  close(file);
-}
-
-/// The program, begun with `arguments` and with its standard output and error in these files. What
-/// of its environment is about terminals is as on a user's.
-pid_t begin(std::vector<std::string> arguments, const std::string& out, const std::string& err) {
-  arguments.insert(arguments.begin(), TERRACE_PROGRAM);
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child != 0) return child;
-  setenv("TERM", "xterm", 1);
-  unsetenv("NO_COLOR");
-  redirect(err, STDERR_FILENO);
-  redirect(out, STDOUT_FILENO);
-  execv(TERRACE_PROGRAM, argv.data());
-  _exit(127);
-}
-
-/// Waits for its end.
-int exit_code_of(pid_t child) {
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-Result run(std::vector<std::string> arguments) {
-  const std::string stem =
-      std::filesystem::temp_directory_path() / ("terrace-program-" + std::to_string(getpid()));
-  const int code = exit_code_of(begin(std::move(arguments), stem + ".out", stem + ".err"));
-  return {code, read_and_remove(stem + ".out"), read_and_remove(stem + ".err")};
-}
-
-/// One line, which begins as every error does.
-void expect_one_sentence(const Result& result, int code) {
-  EXPECT_EQ(result.code, code) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, AllOf(StartsWith("terrace: error: "), EndsWith("\n")));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-}
 
 TEST(Program, without_a_subcommand_lists_them_on_standard_error) {
   const Result result = run({});
@@ -183,7 +132,7 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
                     HasSubstr("of what the drives are rated for")));
   std::vector<std::string> as_json = with_disk;
   as_json.push_back("--json");
-  const auto json = testing::parse_json(run(as_json).out);
+  const auto json = terrace::testing::parse_json(run(as_json).out);
   const auto parameters = json.at("parameters").get<double>();
   const auto& space = json.at("free_space_bytes");
   EXPECT_GT(space.at("page_store").get<double>(), 2 * 12 * parameters) << "two extents a page";
@@ -194,8 +143,8 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
   EXPECT_EQ(written, 1000 * json.at("bytes_per_step").at("disk-write").get<double>());
   EXPECT_NEAR(json.at("percent_of_rated_writes").get<double>(), written / 1e12 * 100, 1e-9);
 
-  const auto none =
-      testing::parse_json(run({"plan", "--model", "tiny", "--save_steps", "0", "--json"}).out);
+  const auto none = terrace::testing::parse_json(
+      run({"plan", "--model", "tiny", "--save_steps", "0", "--json"}).out);
   EXPECT_EQ(none.at("free_space_bytes").at("page_store"), 0);
   EXPECT_EQ(none.at("free_space_bytes").at("checkpoint"), 0);
   EXPECT_TRUE(none.at("percent_of_rated_writes").is_null());
@@ -288,7 +237,7 @@ TEST(Program, bench_optimizer_measures_every_format_and_instruction_set_beside_i
                              "fp32,split,split+bf16_moments", "--gradient", "bf16,fp32",
                              "--threads", "1", "--repetitions", "1", "--every_target", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
-  const auto json = testing::parse_json(result.out);
+  const auto json = terrace::testing::parse_json(result.out);
   EXPECT_EQ(json.at("schema"), "terrace.bench.optimizer/1");
   // Bytes read and written a parameter: master and moments twice, gradient, new parameter; the old
   // one too in split.
@@ -322,7 +271,7 @@ TEST(Program, bench_disk_measures_every_way_of_moving_pages_and_leaves_nothing) 
            "4", "--repetitions", "2", "--raw", "--buffered", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  const nlohmann::json json = testing::parse_json(result.out);
+  const nlohmann::json json = terrace::testing::parse_json(result.out);
   for (const nlohmann::json& way : {json, json.at("raw"), json.at("looked")}) {
     for (const std::string pass : {"read", "write", "mixed"}) {
       EXPECT_GT(way.at(pass + "_gb_per_s").at("median"), 0.0) << pass;
