@@ -1,10 +1,11 @@
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
+#include "environment.h"
 #include "subcommand.h"
 #include "terrace/core/container.h"
 #include "terrace/core/json.h"
@@ -46,6 +47,19 @@ void examine_processor(Findings& findings) {
   const auto ops = kernels::make_cpu_ops({.threads = threads.threads}, log);
   findings.facts.emplace_back("kernels", ops->description());
   take_fallbacks(findings, log);
+}
+
+void examine_environment(Findings& findings) {
+  std::vector<std::string> names;
+  for (const std::string& entry : ignored_variables()) {
+    names.push_back(entry.substr(0, entry.find('=')));
+  }
+  findings.facts.emplace_back("environment",
+                              names.empty() ? "nothing in it bears on results"
+                                            : fmt::format("without {}", fmt::join(names, ", ")));
+  if (names.empty()) return;
+  findings.advice.push_back(
+      fmt::format("unset {}: {}", fmt::join(names, " "), describe_ignored_variables()));
 }
 
 void examine_memory(Findings& findings) {
@@ -156,6 +170,7 @@ int run_doctor(Context& context, const Arguments& arguments) {
   if (!parse(context, table, "terrace doctor [--swap DIR[,DIR]] [OPTION ...]", arguments)) return 0;
   Findings findings;
   examine_processor(findings);
+  examine_environment(findings);
   examine_memory(findings);
   examine_gpu(findings);
   examine_disks(findings, {swap.begin(), swap.end()});

@@ -1,13 +1,12 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <system_error>
 
+#include "environment.h"
 #include "subcommand.h"
 #include "terrace/core/error.h"
 
@@ -32,17 +31,6 @@ constexpr CommandGroup kTerrace = {
     "terrace",
     "Terrace trains transformer language models that are larger than the GPU, and larger than RAM.",
     kSubcommands};
-
-/// libgomp, under oneDNN, reads its wait policy when it is loaded, and idle threads that spin would
-/// take the cores from the optimizer's. So the program runs itself once more with the policy set;
-/// the variable is also the guard against a loop, and a user's own value stays.
-void wait_passively(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  char path[PATH_MAX + 1] = {};
-  if (readlink("/proc/self/exe", path, PATH_MAX) <= 0) return;
-  if (setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
-  execv(path, argv);  // where that is impossible the run is slower, not wrong
-}
 
 /// Shows one line for what ended the program, below the live line, and returns the exit code.
 int report(engine::Terminal& terminal, ErrorKind kind, const std::string& message) {
@@ -70,6 +58,15 @@ int run(const Arguments& arguments) {
     return report(
         terminal, ErrorKind::io,
         fmt::format("cannot look at {}: {}", error.path1().string(), error.code().message()));
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) {
+      return report(terminal, ErrorKind::internal,
+                    fmt::format("{} (internal fault)", error.what()));
+    }
+    return report(terminal, ErrorKind::out_of_memory,
+                  fmt::format("the system refuses another thread: {}; raise the limit of processes "
+                              "(ulimit -u; pids.max of the container)",
+                              error.code().message()));
   } catch (const std::bad_alloc&) {
     return report(terminal, ErrorKind::out_of_memory,
                   "out of memory: lower the batch, or --host_memory");

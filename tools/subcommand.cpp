@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "environment.h"
 #include "terrace/core/error.h"
 #include "terrace/core/excerpt.h"
 
@@ -72,6 +73,11 @@ bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
   }
   engine::parse_command_line(table, arguments);
   for (const std::string& note : table.notes()) context.log.write(LogLevel::info, note);
+  // Of interest to those who compute: each of them has the option.
+  const std::string ignored = describe_ignored_variables();
+  if (!ignored.empty() && table.with_flag("threads") != nullptr) {
+    context.log.fallback("environment", ignored);
+  }
   return true;
 }
 

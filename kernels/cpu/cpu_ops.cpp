@@ -5,6 +5,7 @@
 
 #include "cpu/attention.h"
 #include "cpu/loops.h"
+#include "cpu/openmp_team.h"
 #include "cpu/product.h"
 #include "terrace/core/error.h"
 #include "terrace/kernels/cpu.h"
@@ -360,6 +361,7 @@ class CpuOps final : public Ops {
 std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options, Log& log) {
   require(options.threads >= 1, ErrorKind::usage,
           "The number of compute threads is {}, expected at least 1.", options.threads);
+  require_team(options.threads);
   return std::make_unique<CpuOps>(options, log);
 }
 

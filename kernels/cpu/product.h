@@ -82,16 +82,4 @@ struct ProductLibrary {
 };
 [[nodiscard]] ProductLibrary product_library();
 
-/// For its lifetime, OpenMP regions that the calling thread opens have `threads` threads.
-class OpenMpThreads {
- public:
-  explicit OpenMpThreads(int threads);
-  ~OpenMpThreads();
-  OpenMpThreads(const OpenMpThreads&) = delete;
-  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
-
- private:
-  int previous_;
-};
-
 }  // namespace terrace::kernels

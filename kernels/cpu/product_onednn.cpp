@@ -1,15 +1,16 @@
 #include <fmt/core.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
 #include <dnnl.hpp>
+#include <future>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "cpu/loops.h"
+#include "cpu/openmp_team.h"
 #include "cpu/product.h"
 #include "cpu/repacked_product.h"
 #include "terrace/core/error.h"
@@ -54,6 +55,8 @@ DescribedMatmul describe(const dnnl::engine& engine, const ProductShape& shape) 
   }
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  // Said, because a variable of the environment would otherwise allow FP32 to be rounded to bf16.
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
   attributes.set_post_ops(post);
   return describe(engine,
                   {matrix(shape.m, shape.k, shape.dtype, shape.a_stride, shape.a_transposed),
@@ -82,7 +85,7 @@ class OneDnnProduct final : public Product {
  public:
   OneDnnProduct(const dnnl::engine& engine, const ProductShape& shape, int threads, int slots)
       : threads_(threads) {
-    const OpenMpThreads scope(threads);
+    const OpenMpTeam team(threads);
     DescribedMatmul description = describe(engine, shape);
     leave_wrong_implementations(description, shape);
     scratch_bytes_ = description.scratchpad_desc().get_size();
@@ -94,7 +97,7 @@ class OneDnnProduct final : public Product {
   [[nodiscard]] std::uint64_t scratch_bytes() const override { return scratch_bytes_; }
 
   void run(int slot, const ProductOperands& operands) const override {
-    const OpenMpThreads scope(threads_);
+    const OpenMpTeam team(threads_);
     slots_[static_cast<std::size_t>(slot)].execute(matmul_, operands);
   }
 
@@ -259,11 +262,6 @@ class WidenedProduct final : public Product {
 
 }  // namespace
 
-OpenMpThreads::OpenMpThreads(int threads) : previous_(omp_get_max_threads()) {
-  omp_set_num_threads(threads);
-}
-OpenMpThreads::~OpenMpThreads() { omp_set_num_threads(previous_); }
-
 struct Products::Impl {
   Options options;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -271,6 +269,9 @@ struct Products::Impl {
   std::map<ProductShape, std::unique_ptr<Product>> products;
 
   std::unique_ptr<Product> make(const ProductShape& shape) const {
+    if (is_in_openmp_region()) {
+      return std::async(std::launch::async, [&] { return make(shape); }).get();
+    }
     if (options.repack && (shape.dtype == DType::f32 || options.has_bf16)) {
       const ProductShape packed = repacked_shape(shape);
       if (packed != shape) {

@@ -3,18 +3,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <latch>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "terrace/core/container.h"
+#include "terrace/core/error.h"
 #include "terrace/core/workers.h"
 
 namespace terrace {
 namespace {
 
+/// What the kernel's mask may take; it refuses one that is shorter than its own.
+constexpr std::size_t kMaskBytesMax = std::size_t{1} << 16;
+
 int threads_in_mask() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
-  return std::max(1, CPU_COUNT(&mask));
+  std::vector<cpu_set_t> mask(1);
+  for (; mask.size() * sizeof(cpu_set_t) <= kMaskBytesMax; mask.resize(2 * mask.size())) {
+    const std::size_t bytes = mask.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
+      return std::max(1, CPU_COUNT_S(bytes, mask.data()));
+    }
+  }
+  return 1;
 }
 
 }  // namespace
@@ -41,6 +53,23 @@ ThreadCount choose_threads(int requested) {
   }
   choice.nodes = spread_threads(topology.nodes, choice.threads);
   return choice;
+}
+
+void require_threads(int threads) {
+  std::latch over(1);
+  std::vector<std::jthread> begun;
+  try {
+    while (begun.size() < static_cast<std::size_t>(threads)) {
+      begun.emplace_back([&over] { over.wait(); });
+    }
+  } catch (const std::system_error& error) {
+    over.count_down();
+    fail(ErrorKind::out_of_memory,
+         "the system allows {} of {} more threads: {}; raise the limit of processes (ulimit -u; "
+         "pids.max of the container), or use fewer threads (--threads)",
+         begun.size(), threads, errno_name(error.code().value()));
+  }
+  over.count_down();
 }
 
 std::string ThreadCount::describe() const {

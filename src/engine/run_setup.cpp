@@ -8,6 +8,12 @@
 #include "terrace/kernels/cpu.h"
 
 namespace terrace::engine {
+namespace {
+
+/// Threads of a run beside those that compute: streams, lanes, the disk's, the signals'.
+constexpr int kOtherThreads = 12;
+
+}  // namespace
 
 RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
   require(settings.placement.device != DeviceChoice::cuda, ErrorKind::device,
@@ -17,6 +23,8 @@ RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
           "--ranks is {}, but this build trains on one rank: leave it out", ranks);
   RunSetup setup;
   setup.threads = choose_threads(static_cast<int>(settings.ranks.threads));
+  // OpenMP's and oneTBB's, which both end badly where the system has no more.
+  if (use == SetupUse::run) require_threads(2 * (setup.threads.threads - 1) + kOtherThreads);
   setup.source = find_model(settings.model, log);
   setup.device = device::make_host_device();
   setup.device_reason = "as asked";

@@ -76,4 +76,8 @@ class Workers {
 /// accident.
 [[nodiscard]] ThreadCount choose_threads(int requested);
 
+/// Begins so many threads at once beside those there are, and ends them. Errors: out_of_memory,
+/// saying how many the system allows and what sets that limit.
+void require_threads(int threads);
+
 }  // namespace terrace
