@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "environment.h"
+#include "standard_descriptors.h"
 #include "subcommand.h"
 #include "terrace/core/error.h"
 
@@ -79,6 +80,7 @@ int run(const Arguments& arguments) {
 }  // namespace terrace::tools
 
 int main(int argc, char** argv) {
+  terrace::tools::hold_standard_descriptors();
   terrace::tools::wait_passively(argv);
   return terrace::tools::run(terrace::tools::Arguments(argv + 1, argv + argc));
 }

@@ -1,14 +1,14 @@
 #include "subcommand.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 
 #include "environment.h"
 #include "terrace/core/error.h"
 #include "terrace/core/excerpt.h"
+#include "terrace/core/line_writer.h"
 
 namespace terrace::tools {
 namespace {
@@ -95,10 +95,9 @@ void add_settings(engine::OptionTable& table, engine::Settings& settings,
 }
 
 void print(std::string_view text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  require(written, ErrorKind::io, "standard output: {}: the result could not be written",
-          errno_name(errno));
+  const int error = write_text(STDOUT_FILENO, text);
+  require(error == 0, ErrorKind::io, "standard output: {}: the result could not be written",
+          errno_name(error));
 }
 
 }  // namespace terrace::tools

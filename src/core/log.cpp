@@ -1,21 +1,35 @@
 #include "terrace/core/log.h"
 
-#include <cstdio>
+#include <unistd.h>
+
+#include <memory>
+
+#include "terrace/core/line_writer.h"
 
 namespace terrace {
 namespace {
 
-void to_standard_error(LogLevel level, std::string_view line) {
-  const std::string_view prefix = level == LogLevel::warning ? "warning: "
-                                  : level == LogLevel::error ? "error: "
-                                                             : "";
-  const std::string text = fmt::format("{}{}\n", prefix, line);
-  std::fwrite(text.data(), 1, text.size(), stderr);
+Log::Sink to_standard_error() {
+  return [writer = std::make_shared<LineWriter>(STDERR_FILENO)](LogLevel level,
+                                                                std::string_view line) {
+    writer->write(fmt::format("{}{}\n", word_of(level), line));
+  };
 }
 
 }  // namespace
 
-Log::Log() : Log(&to_standard_error) {}
+std::string_view word_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::warning:
+      return "warning: ";
+    case LogLevel::error:
+      return "error: ";
+    default:
+      return "";
+  }
+}
+
+Log::Log() : Log(to_standard_error()) {}
 
 void Log::write(LogLevel level, std::string_view line) {
   const std::scoped_lock lock(mutex_);

@@ -60,6 +60,11 @@ Json resident_bytes(const plan::Plan& plan) {
   return resident;
 }
 
+Json lost_lines(const LineWriter::Losses& losses) {
+  if (losses.lines == 0) return nullptr;
+  return {{"lines", losses.lines}, {"error", errno_name(losses.error)}, {"since", losses.since}};
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, const plan::Plan& plan)
@@ -129,6 +134,7 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   record["memory"] = std::move(memory);
   record["work_per_step"] = work_per_step(plan);
   record["fallbacks"] = contents.fallbacks;
+  record["lost_log_lines"] = lost_lines(contents.lost_lines);
   record["config"] = json_from(effective_json(settings)).value();
   io::write_file(path, json_text(record));
 }

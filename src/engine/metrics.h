@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "terrace/core/line_writer.h"
 #include "terrace/engine/settings.h"
 #include "terrace/engine/step.h"
 #include "terrace/plan/plan.h"
@@ -47,6 +48,7 @@ struct RunRecordContents {
   std::int64_t total_steps = 0;
   bool finished = false;  ///< the last step is done and the model is written
   std::vector<std::string> fallbacks;
+  LineWriter::Losses lost_lines;  ///< of the log
 };
 
 /// Writes `run.json`, atomically: configuration, versions, hardware, memory, fall-backs taken.

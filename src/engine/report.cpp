@@ -91,54 +91,48 @@ std::string generation_line(std::int64_t tokens, std::int64_t tokens_max,
   return line;
 }
 
-Terminal::Terminal(std::FILE* stream) : stream_(stream) {
+Terminal::Terminal(std::FILE* stream) : Terminal(stream, false) {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  rewrites_ = isatty(fileno(stream)) == 1 && (no_color == nullptr || *no_color == '\0') &&
+  rewrites_ = isatty(descriptor_) == 1 && (no_color == nullptr || *no_color == '\0') &&
               term != nullptr && std::string_view(term) != "dumb";
-}
-
-void Terminal::erase_live() {
-  if (!live_.empty()) std::fputs("\r\x1b[K", stream_);
 }
 
 void Terminal::print(std::string_view text) {
   const std::scoped_lock lock(mutex_);
-  erase_live();
-  std::fwrite(text.data(), 1, text.size(), stream_);
-  if (!text.ends_with('\n')) std::fputc('\n', stream_);
-  std::fputs(live_.c_str(), stream_);
-  std::fflush(stream_);
+  writer_.write(fmt::format("{}{}{}{}", eraser(), text, text.ends_with('\n') ? "" : "\n", shown()));
 }
 
-void Terminal::progress(std::string_view line) {
-  if (!rewrites_) {
-    print(line);
-    return;
-  }
-  const std::scoped_lock lock(mutex_);
-  erase_live();
+std::string Terminal::fitting(std::string_view line) const {
   winsize size{};
-  const bool known = ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  // A line that wraps could not be erased.
-  live_ = line.substr(0, known ? size.ws_col - std::size_t{1} : std::size_t{79});
-  std::fputs(live_.c_str(), stream_);
-  std::fflush(stream_);
+  const bool known = ioctl(descriptor_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return std::string(line.substr(0, known ? size.ws_col - std::size_t{1} : std::size_t{79}));
+}
+
+void Terminal::replace(std::string& kept, std::string_view line) {
+  const std::scoped_lock lock(mutex_);
+  if (line.empty() && kept.empty()) return;
+  std::string text(eraser());
+  kept = fitting(line);
+  writer_.write(text + shown());
+}
+
+void Terminal::progress(std::string_view line) { rewrites_ ? replace(live_, line) : print(line); }
+
+void Terminal::overlay(std::string_view line) {
+  if (rewrites_) replace(overlay_, line);
 }
 
 void Terminal::finish() {
+  overlay("");
   const std::scoped_lock lock(mutex_);
-  if (!live_.empty()) std::fputc('\n', stream_);
+  if (!live_.empty()) writer_.write("\n");
   live_.clear();
-  std::fflush(stream_);
 }
 
 Log::Sink Terminal::sink() {
   return [this](LogLevel level, std::string_view line) {
-    const std::string_view word = level == LogLevel::warning ? "warning: "
-                                  : level == LogLevel::error ? "error: "
-                                                             : "";
-    print(fmt::format("{}{}", word, line));
+    print(fmt::format("{}{}", word_of(level), line));
   };
 }
 

@@ -274,6 +274,7 @@ void Trainer::write_record(bool finished) const {
   record.total_steps = total_steps_;
   record.finished = finished;
   record.fallbacks = context_.log.fallbacks();
+  record.lost_lines = context_.terminal.losses();
   write_run_record(output_.path() / "run.json", settings_, chosen_.plan, record);
 }
 

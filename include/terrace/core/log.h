@@ -14,6 +14,9 @@ namespace terrace {
 
 enum class LogLevel { debug, info, warning, error };
 
+/// What stands before a line of this level: "warning: ".
+[[nodiscard]] std::string_view word_of(LogLevel level);
+
 /// Lines for people, on standard error unless another sink is given. Built once in `main` and
 /// handed down; never a global. Thread-safe.
 class Log {

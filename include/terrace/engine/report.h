@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "terrace/core/line_writer.h"
 #include "terrace/core/log.h"
 #include "terrace/engine/settings.h"
 
@@ -63,13 +64,15 @@ struct Progress {
                                           const TimeLeft& time_left);
 
 /// Standard error, with one line at its end that is rewritten in place where that can be: on a
-/// terminal, unless NO_COLOR is set or TERM is "dumb". Elsewhere progress is plain lines.
-/// Thread-safe.
+/// terminal, unless NO_COLOR is set or TERM is "dumb". Elsewhere progress is plain lines. Nobody
+/// who writes waits for a reader or fails for want of one, as with `LineWriter`. Thread-safe.
 class Terminal {
  public:
-  /// Finds out whether `stream` can rewrite a line.
+  /// Finds out whether `stream` can rewrite a line. The stream outlives the terminal, and nobody
+  /// else writes to it meanwhile.
   explicit Terminal(std::FILE* stream);
-  Terminal(std::FILE* stream, bool rewrites) : stream_(stream), rewrites_(rewrites) {}
+  Terminal(std::FILE* stream, bool rewrites)
+      : descriptor_(fileno(stream)), writer_(descriptor_), rewrites_(rewrites) {}
   ~Terminal() { finish(); }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
@@ -78,19 +81,32 @@ class Terminal {
   void print(std::string_view text);
   /// Shows `line` in place of the last progress, or as a line of its own.
   void progress(std::string_view line);
+  /// Shows `line` in place of the live line until it is called with an empty one, which brings that
+  /// back. Where no line can be rewritten it does nothing.
+  void overlay(std::string_view line);
   /// Leaves the live line where it stands; what follows goes below it.
   void finish();
   [[nodiscard]] bool rewrites() const { return rewrites_; }
+  /// Lines that nobody got.
+  [[nodiscard]] LineWriter::Losses losses() const { return writer_.losses(); }
   /// Log lines, warnings and errors with that word in front. The terminal outlives the sink.
   [[nodiscard]] Log::Sink sink();
 
  private:
-  void erase_live();
+  [[nodiscard]] const std::string& shown() const { return overlay_.empty() ? live_ : overlay_; }
+  /// What takes the shown line away.
+  [[nodiscard]] std::string_view eraser() const { return shown().empty() ? "" : "\r\x1b[K"; }
+  /// As much of it as the terminal has columns for: a line that wraps could not be erased.
+  [[nodiscard]] std::string fitting(std::string_view line) const;
+  /// Changes one of the lines at the end to `line`.
+  void replace(std::string& kept, std::string_view line);
 
   std::mutex mutex_;
-  std::FILE* stream_;
+  int descriptor_;
+  LineWriter writer_;
   bool rewrites_;
   std::string live_;
+  std::string overlay_;
 };
 
 }  // namespace terrace::engine
