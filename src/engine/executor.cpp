@@ -103,6 +103,7 @@ void Executor::post_step(const StepInputs& inputs) {
 const StepOutcome& Executor::finish_step() {
   require(steps_unfinished() > 0, ErrorKind::internal, "no step is under way");
   impl_->training.synchronize(impl_->finished + 1);
+  impl_->training.explain_waits(impl_->finished + 1);
   return impl_->optimizer.outcome(++impl_->finished);
 }
 

@@ -89,19 +89,15 @@ bool HostLane::ready(const Task& task, const Run& run) {
 }
 
 void HostLane::wait_for(const Task& task, const Run& run) {
-  StepTimes::LaneTimes& times = program_.times(run.sequence).of(lane_);
   for (const plan::Wait& wait : program_.schedule().waits_of(task)) {
-    const std::int64_t begin = now_us();
     program_.event(wait.task).synchronize(run.sequence -
                                           static_cast<std::uint64_t>(wait.steps_back));
-    const plan::Lane cause = program_.schedule().tasks[static_cast<std::size_t>(wait.task)].lane;
-    times.waited_us[static_cast<std::size_t>(cause)] += now_us() - begin;
   }
 }
 
 void HostLane::count(const Task& task, const Run& run, std::int64_t begin_us) {
   program_.times(run.sequence).of(lane_).bytes += task.bytes;
-  program_.trace(task, run.step, begin_us, now_us());
+  program_.record(task, run.sequence, run.step, begin_us, now_us());
 }
 
 SerialLane::SerialLane(Program& program, plan::Lane lane, Function function)
@@ -205,7 +201,7 @@ void DiskLane::begin(int index, const Run& run) {
   const bool late =
       task.kind == TaskKind::write_chunk && !program_.parts().plan.updates_early(task.flat);
   if (late && skips_(run.sequence)) {
-    program_.trace(task, run.step, begin_us, begin_us);  // its slot is free again
+    program_.record(task, run.sequence, run.step, begin_us, begin_us);  // its slot is free again
     return program_.event(index).signal(run.sequence);
   }
   const std::vector<PageMove>& moves = moves_[static_cast<std::size_t>(index)];

@@ -28,12 +28,12 @@ std::string key_of(Lane lane) {
   return name;
 }
 
-/// What the compute lane waited for, by the lane that it waited for: the step's exposed time.
+/// What the compute lane waited for, by the lane at fault: the step's exposed time.
 Json wait_seconds(const StepTimes& times) {
   Json waits = Json::object();
   for (const Lane cause : kLanesWithWork) {
-    const std::int64_t waited = times.of(Lane::compute).waited_us[static_cast<std::size_t>(cause)];
-    if (cause != Lane::compute) waits[key_of(cause)] = static_cast<double>(waited) * 1e-6;
+    if (cause == Lane::compute) continue;
+    waits[key_of(cause)] = static_cast<double>(times.waited_for_us(cause)) * 1e-6;
   }
   return waits;
 }

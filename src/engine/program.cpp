@@ -17,7 +17,9 @@ Program::Program(const Parts& parts, const plan::Schedule& schedule)
     : parts_(parts),
       schedule_(schedule),
       bound_(schedule.tasks.size()),
-      released_(schedule.tasks.size()) {
+      released_(schedule.tasks.size()),
+      causes_(schedule) {
+  spans_.fill(std::vector<TaskSpan>(schedule.tasks.size()));
   std::ranges::transform(parts_.rates, paces_.begin(), [](double rate) { return Pace(rate); });
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
     events_.push_back(parts_.device.make_event());
@@ -126,27 +128,24 @@ void Program::enqueue(std::uint64_t sequence, Step step, float loss_scale) {
     device::Stream& stream = *streams_[static_cast<std::size_t>(task.lane)];
     StepTimes::LaneTimes* times = &this->times(sequence).of(task.lane);
     std::int64_t* mark = &mark_us_[static_cast<std::size_t>(task.lane)];
-    stream.enqueue([mark] { *mark = now_us(); });
+    TaskSpan* span = &this->span(sequence, index);
+    stream.enqueue([mark, span] { *mark = span->queued_us = now_us(); });
+    bool waits = false;
     for (const plan::Wait& wait : schedule_.waits_of(task)) {
       const std::uint64_t value = sequence - static_cast<std::uint64_t>(wait.steps_back);
       if (event(wait.task).reached(value)) continue;
       stream.wait(event(wait.task), value);
-      const auto cause =
-          static_cast<std::size_t>(schedule_.tasks[static_cast<std::size_t>(wait.task)].lane);
-      stream.enqueue([mark, times, cause] {
-        const std::int64_t now = now_us();
-        times->waited_us[cause] += now - *mark;
-        *mark = now;
-      });
+      waits = true;
     }
+    if (waits) stream.enqueue([mark] { *mark = now_us(); });
     run(task, bound_[index], stream, loss_scale);
-    stream.enqueue([this, index, mark, times, &task, step] {
+    stream.enqueue([this, index, mark, times, &task, sequence, step] {
       overwrite_released(static_cast<int>(index));
       hold(task, *mark);
       const std::int64_t now = now_us();
       times->busy_us += now - *mark;
       times->bytes += task.bytes;
-      trace(task, step, *mark, now);
+      record(task, sequence, step, *mark, now);
     });
     stream.record(event(static_cast<int>(index)), sequence);
   }
@@ -165,7 +164,22 @@ void Program::sleep_until(Lane lane, std::int64_t due_us) {
   paces_[static_cast<std::size_t>(lane)].woke(due_us, now_us());
 }
 
-void Program::trace(const Task& task, Step step, std::int64_t begin_us, std::int64_t end_us) {
+void Program::explain_waits(std::uint64_t sequence) {
+  // What lets a task of this run go on is of this run or of the one before, whose own causes may be
+  // a run older.
+  std::array<std::span<const TaskSpan>, 3> runs;
+  const std::size_t count = std::min<std::size_t>(runs.size(), sequence);
+  for (std::size_t back = 0; back < count; ++back) {
+    runs[back] = spans_[(sequence - back) % kStepSlots];
+  }
+  times(sequence).waited_us = causes_.of(std::span(runs).first(count));
+}
+
+void Program::record(const Task& task, std::uint64_t sequence, Step step, std::int64_t begin_us,
+                     std::int64_t end_us) {
+  TaskSpan& kept = span(sequence, static_cast<std::size_t>(&task - schedule_.tasks.data()));
+  kept.begin_us = begin_us;
+  kept.end_us = end_us;
   if (parts_.trace == nullptr) return;
   parts_.trace->record(static_cast<std::size_t>(task.lane),
                        {name_of(task.kind), begin_us, end_us, step.value,

@@ -14,6 +14,7 @@
 #include "terrace/model/model.h"
 #include "terrace/plan/plan.h"
 #include "terrace/shard/layout.h"
+#include "wait_causes.h"
 
 namespace terrace::engine {
 
@@ -69,8 +70,12 @@ class Program {
       std::memset(bytes.data(), kReleasedByte, bytes.size());
     }
   }
-  /// Records a span, if there is a trace.
-  void trace(const plan::Task& task, Step step, std::int64_t begin_us, std::int64_t end_us);
+  /// Keeps when the task of the run did its work, and records a span, if there is a trace. By its
+  /// lane's thread, before its event is signalled.
+  void record(const plan::Task& task, std::uint64_t sequence, Step step, std::int64_t begin_us,
+              std::int64_t end_us);
+  /// Finds out what the compute lane of a run that is complete waited for; into its `times`.
+  void explain_waits(std::uint64_t sequence);
 
  private:
   struct Bound {
@@ -87,6 +92,9 @@ class Program {
   /// Every float of such bytes is a NaN, and every index is out of any range.
   static constexpr int kReleasedByte = 0xFF;
 
+  [[nodiscard]] TaskSpan& span(std::uint64_t sequence, std::size_t task) {
+    return spans_[sequence % kStepSlots][task];
+  }
   void bind(std::size_t index);
   void find_released();
   void bind_weights(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
@@ -104,6 +112,8 @@ class Program {
   std::vector<std::vector<std::span<std::byte>>> released_;  ///< by task; none unless asked for
   std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
   std::array<StepTimes, kStepSlots> times_;
+  std::array<std::vector<TaskSpan>, kStepSlots> spans_;  ///< by task
+  WaitCauses causes_;
   std::array<Pace, plan::kLanes> paces_;              ///< each touched by its lane only
   std::array<std::int64_t, plan::kLanes> mark_us_{};  ///< each touched by its stream only
 };

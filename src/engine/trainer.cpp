@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <tuple>
 #include <utility>
 
 #include "run_trace.h"
@@ -197,30 +196,14 @@ void Trainer::finish() {
 
 namespace {
 
-/// The share of the step in which the compute lane waited, and the lane that kept it waiting: the
-/// one that it waited for longest or, where that one itself rather waited than worked, whom that
-/// one waited for, and so on. That the update waits for the gradients is no cause of the compute
-/// lane's.
+/// The lane that was most at fault when the compute lane waited, and that share of the step; empty
+/// where it is not worth a word.
 std::string waited_for(const StepTimes& times, double step_seconds) {
-  Lane cause = Lane::compute;
-  std::int64_t waited_us = 0;
-  for (int links = 0; links < plan::kLanes; ++links) {
-    Lane next = cause;
-    std::int64_t longest_us = 0;
-    for (const Lane lane : {Lane::h2d, Lane::disk_read, Lane::disk_write, Lane::optimizer}) {
-      const std::int64_t lane_us = times.of(cause).waited_us[static_cast<std::size_t>(lane)];
-      if (lane_us > longest_us) std::tie(next, longest_us) = std::pair(lane, lane_us);
-    }
-    if (cause == Lane::compute) {
-      waited_us = longest_us;
-    } else if (times.of(cause).busy_us >= longest_us) {
-      break;
-    }
-    if (next == cause) break;
-    cause = next;
-  }
-  const double share = static_cast<double>(waited_us) * 1e-6 / step_seconds;
-  return share < 0.05 ? "" : fmt::format("{} {:.0f}%", name_of(cause), share * 100);
+  const auto most = std::ranges::max_element(times.waited_us);
+  const double share = static_cast<double>(*most) * 1e-6 / step_seconds;
+  if (share < 0.05) return "";
+  const auto lane = static_cast<Lane>(most - times.waited_us.begin());
+  return fmt::format("{} {:.0f}%", name_of(lane), share * 100);
 }
 
 }  // namespace

@@ -47,14 +47,17 @@ struct StepTimes {
   struct LaneTimes {
     std::int64_t busy_us = 0;
     std::uint64_t bytes = 0;
-    /// Time that the lane waited for a task of each lane.
-    std::array<std::int64_t, plan::kLanes> waited_us{};
   };
   std::array<LaneTimes, plan::kLanes> lanes;
+  /// Time that the compute lane waited, by the lane whose fault it was; once the step is finished.
+  std::array<std::int64_t, plan::kLanes> waited_us{};
 
   [[nodiscard]] LaneTimes& of(plan::Lane lane) { return lanes[static_cast<std::size_t>(lane)]; }
   [[nodiscard]] const LaneTimes& of(plan::Lane lane) const {
     return lanes[static_cast<std::size_t>(lane)];
+  }
+  [[nodiscard]] std::int64_t waited_for_us(plan::Lane lane) const {
+    return waited_us[static_cast<std::size_t>(lane)];
   }
 };
 
