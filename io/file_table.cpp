@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -42,9 +43,23 @@ void ask_alignment(int descriptor, OpenedFile& file) {
   file.offset_alignment = found.offset_alignment;
 }
 
-void reserve_space(int descriptor, const std::filesystem::path& path, std::uint64_t bytes) {
-  if (bytes == 0) return;
-  int code = ::fallocate(descriptor, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+/// Reserves all of it, in pieces between which it may be stopped. Returns 0 or an errno.
+int reserve(int descriptor, const std::filesystem::path& path, std::uint64_t bytes,
+            const ProgressFunction& progress) {
+  constexpr std::uint64_t kPieceBytes = 4 * kGiB;
+  for (std::uint64_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    if (progress) progress({path.native(), begin, bytes});
+    const std::uint64_t length = std::min(kPieceBytes, bytes - begin);
+    if (::fallocate(descriptor, 0, static_cast<off_t>(begin), static_cast<off_t>(length)) != 0) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+void reserve_space(int descriptor, const std::filesystem::path& path, std::uint64_t bytes,
+                   const ProgressFunction& progress) {
+  int code = reserve(descriptor, path, bytes, progress);
   // Where the file system cannot reserve, the file gets its length and no promise.
   if (code == EOPNOTSUPP) {
     code = ::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
@@ -84,7 +99,7 @@ OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions&
   FileDescriptor descriptor(::open(path.c_str(), how, 0666));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot {} {}: {}",
           options.create ? "create" : "open", path.native(), errno_name(errno));
-  if (options.create) reserve_space(descriptor.get(), path, options.bytes);
+  if (options.create) reserve_space(descriptor.get(), path, options.bytes, options.progress);
   if (options.direct) {
     FileDescriptor direct(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT));
     if (direct) {

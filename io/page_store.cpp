@@ -199,16 +199,18 @@ void PageStore::add_scratch(std::span<const PageSpec> pages) {
   if (on_files) require_space(folders_, scratch->file_bytes(), 0);
   scratch_ = std::move(scratch);  // now, so that a file goes too when the next one fails
   for (std::size_t file = 0; file < folders_.size(); ++file) {
-    engine_->open(folders_[file] / kScratchName,
-                  {.create = true, .bytes = scratch_->file_bytes()[file]});
+    engine_->open(
+        folders_[file] / kScratchName,
+        {.create = true, .bytes = scratch_->file_bytes()[file], .progress = options_.progress});
   }
 }
 
 void PageStore::create_data_files(std::uint64_t identity) {
   const AlignedMemory block(kAlignment);
   for (std::size_t file = 0; file < folders_.size(); ++file) {
-    const OpenedFile opened = engine_->open(folders_[file] / kDataName,
-                                            {.create = true, .bytes = table_->file_bytes()[file]});
+    const OpenedFile opened = engine_->open(
+        folders_[file] / kDataName,
+        {.create = true, .bytes = table_->file_bytes()[file], .progress = options_.progress});
     const DataHeader header = {kDataMagic, identity, file};
     std::memset(block.data(), 0, block.size());
     std::memcpy(block.data(), header.data(), sizeof(header));

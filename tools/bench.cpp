@@ -94,8 +94,9 @@ int run_copy(Context& context, const Arguments& arguments) {
   add_repetitions(table, options.repetitions);
   add_json(table, json);
   if (!parse(context, table, "terrace bench copy [OPTION ...]", arguments)) return 0;
+  Attention attention(context);
   const auto device = device::make_host_device();
-  show(bench_copy(*device, options), json);
+  show(bench_copy(*device, options, attention.watch), json);
   return 0;
 }
 
@@ -125,7 +126,8 @@ int run_optimizer(Context& context, const Arguments& arguments) {
   add_repetitions(table, options.repetitions);
   add_json(table, json);
   if (!parse(context, table, "terrace bench optimizer [OPTION ...]", arguments)) return 0;
-  show(bench_optimizer(options), json);
+  Attention attention(context);
+  show(bench_optimizer(options, attention.watch), json);
   return 0;
 }
 
@@ -193,7 +195,8 @@ int run_disk(Context& context, const Arguments& arguments) {
   const std::string_view usage = "terrace bench disk --path DIR[,DIR] [OPTION ...]";
   if (!parse(context, table, usage, arguments)) return 0;
   options.paths = drives_of(paths);
-  show(bench_disk(options, context.log), json);
+  Attention attention(context);
+  show(bench_disk(options, attention.watch, context.log), json);
   return 0;
 }
 
@@ -207,7 +210,8 @@ int run_compute(Context& context, const Arguments& arguments) {
   add_repetitions(table, options.repetitions);
   add_json(table, json);
   if (!parse(context, table, "terrace bench compute [OPTION ...]", arguments)) return 0;
-  show(bench_compute(options), json);
+  Attention attention(context);
+  show(bench_compute(options, attention.watch), json);
   return 0;
 }
 
@@ -241,8 +245,9 @@ int run_all(Context& context, const Arguments& arguments) {
                      &options.compute.repetitions, &options.disk.repetitions}) {
     *count = repetitions;
   }
+  Attention attention(context);
   io::OutputFile output(file);  // what cannot be written is found before the minutes of measuring
-  const plan::HardwareProfile profile = bench_all(options, context.log);
+  const plan::HardwareProfile profile = bench_all(options, attention.watch, context.log);
   const std::string text = engine::profile_json(profile);
   output.write(text);
   output.commit();

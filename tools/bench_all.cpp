@@ -34,16 +34,17 @@ void add_compute(const ComputeBench& bench, plan::HardwareProfile& profile) {
 /// The share of its own speed that each of compute and optimizer keeps while the other works: the
 /// mean of both. `compute` and `update` are what they reached alone.
 double shared_cores(const AllBenchOptions& options, const StepBench& compute,
-                    const OptimizerBenchVariant& update) {
+                    const OptimizerBenchVariant& update, engine::Watch& watch) {
   ComputeBenchOptions steps = options.compute;
   steps.dtypes.resize(1);
   OptimizerBenchOptions updates = options.optimizer;
   updates.repetitions = 1;  // soon over: the last ones have the cores to themselves
-  auto beside = std::async(std::launch::async, [&] { return bench_compute(steps).steps.front(); });
+  auto beside =
+      std::async(std::launch::async, [&] { return bench_compute(steps, watch).steps.front(); });
   double update_gb_per_s = 0;
   int runs = 0;
   do {
-    update_gb_per_s += bench_optimizer(updates).front().gb_per_s;
+    update_gb_per_s += bench_optimizer(updates, watch).front().gb_per_s;
     ++runs;
   } while (beside.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
   const double share =
@@ -73,28 +74,28 @@ void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
 
 }  // namespace
 
-plan::HardwareProfile bench_all(const AllBenchOptions& options, Log& log) {
+plan::HardwareProfile bench_all(const AllBenchOptions& options, engine::Watch& watch, Log& log) {
   plan::HardwareProfile profile;
   const auto device = device::make_host_device();
   log.info("measuring copies");
-  const CopyBench copy = bench_copy(*device, options.copy);
+  const CopyBench copy = bench_copy(*device, options.copy, watch);
   profile.h2d_bytes_per_second = copy.h2d_gb_per_s * kGiga;
   profile.d2h_bytes_per_second = copy.d2h_gb_per_s * kGiga;
   profile.device_bytes_per_second = copy.device_gb_per_s * kGiga;
   profile.task_seconds = copy.task_seconds;
   log.info("measuring the optimizer");
-  const OptimizerBenchVariant update = bench_optimizer(options.optimizer).front();
+  const OptimizerBenchVariant update = bench_optimizer(options.optimizer, watch).front();
   profile.optimizer_bytes_per_second = update.gb_per_s * kGiga;
   log.info("measuring forward and backward of {}", options.compute.model);
-  const ComputeBench compute = bench_compute(options.compute);
+  const ComputeBench compute = bench_compute(options.compute, watch);
   add_compute(compute, profile);
   if (device->memory_is_host()) {
     log.info("measuring both at once");
-    profile.shared_cores_factor = shared_cores(options, compute.steps.front(), update);
+    profile.shared_cores_factor = shared_cores(options, compute.steps.front(), update, watch);
   }
   if (!options.disk.paths.empty()) {
     log.info("measuring the drives");
-    add_disk(bench_disk(options.disk, log), profile);
+    add_disk(bench_disk(options.disk, watch, log), profile);
   }
   profile.name = fmt::format("measured on {}, {}, {}", host_name(), compute.machine, utc_now());
   return profile;

@@ -4,6 +4,7 @@
 #include "bench_copy.h"
 #include "bench_disk.h"
 #include "bench_optimizer.h"
+#include "terrace/engine/watch.h"
 #include "terrace/plan/hardware_profile.h"
 
 namespace terrace::tools {
@@ -18,7 +19,8 @@ struct AllBenchOptions {
 
 /// Measures this machine; says on `log` what it is about to do. What was not measured stays
 /// unknown. Errors: as the single benchmarks.
-[[nodiscard]] plan::HardwareProfile bench_all(const AllBenchOptions& options, Log& log);
+[[nodiscard]] plan::HardwareProfile bench_all(const AllBenchOptions& options, engine::Watch& watch,
+                                              Log& log);
 
 /// Its known figures for people, a line each.
 [[nodiscard]] std::string to_table(const plan::HardwareProfile& profile);

@@ -27,8 +27,9 @@ using kernels::View;
 /// The device, a stream, its operations, and memory that holds small finite numbers.
 class Bench {
  public:
-  explicit Bench(const ComputeBenchOptions& options)
+  Bench(const ComputeBenchOptions& options, const engine::Activity& measuring)
       : options_(options),
+        measuring_(measuring),
         device_(device::make_host_device()),
         stream_(device_->make_stream("compute")),
         log_([](LogLevel, std::string_view) {}),
@@ -46,6 +47,7 @@ class Bench {
 
   template <class Body>
   [[nodiscard]] double seconds_of(const Body& body) const {
+    measuring_.check();
     const std::int64_t start = now_us();
     body();
     stream_->synchronize();
@@ -54,6 +56,7 @@ class Bench {
 
  private:
   const ComputeBenchOptions& options_;
+  const engine::Activity& measuring_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
   Log log_;
@@ -296,13 +299,14 @@ StepBench measure_step(const Bench& bench, const model::Config& config, model::B
 
 }  // namespace
 
-ComputeBench bench_compute(const ComputeBenchOptions& options) {
+ComputeBench bench_compute(const ComputeBenchOptions& options, engine::Watch& watch) {
   require(options.rows > 0 && options.sequence > 0 && options.repetitions > 0, ErrorKind::usage,
           "bench compute: rows is {}, sequence {}, repetitions {}; each must be at least 1.",
           options.rows, options.sequence, options.repetitions);
   const model::Config& config = model::preset(options.model).config;
   const model::BatchShape shape{options.rows, options.sequence};
-  const Bench bench(options);
+  const engine::Activity measuring(watch, "measuring forward and backward");
+  const Bench bench(options, measuring);
   ComputeBench result;
   result.machine = bench.ops().description();
   for (const DType dtype : options.dtypes) {

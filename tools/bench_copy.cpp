@@ -31,8 +31,9 @@ struct Ends {
 
 class Bench {
  public:
-  Bench(device::Device& device, const CopyBenchOptions& options)
+  Bench(device::Device& device, const CopyBenchOptions& options, const engine::Activity& measuring)
       : options_(options),
+        measuring_(measuring),
         device_(device),
         down_(device, options.bytes),
         up_(device, options.bytes),
@@ -85,6 +86,7 @@ class Bench {
   [[nodiscard]] double median_seconds(const Body& body) const {
     std::vector<double> seconds;
     for (int repetition = 0; repetition <= options_.repetitions; ++repetition) {
+      measuring_.check();
       const std::int64_t begin = now_us();
       body();
       first_->synchronize();
@@ -95,6 +97,7 @@ class Bench {
   }
 
   const CopyBenchOptions& options_;
+  const engine::Activity& measuring_;
   device::Device& device_;
   Ends down_;
   Ends up_;
@@ -114,11 +117,13 @@ std::vector<std::pair<const char*, double>> rates_of(const CopyBench& bench) {
 
 }  // namespace
 
-CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options) {
+CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options,
+                     engine::Watch& watch) {
   require(options.bytes > 0 && options.copies > 0 && options.repetitions > 0, ErrorKind::usage,
           "bench copy: size is {}, copies {}, repetitions {}; each must be at least 1",
           options.bytes, options.copies, options.repetitions);
-  Bench bench(device, options);
+  const engine::Activity measuring(watch, "measuring copies");
+  Bench bench(device, options, measuring);
   const auto to_device = [&] { bench.to_device(bench.down().pinned.host()); };
   const auto to_host = [&] { bench.to_host(bench.up().pinned.host()); };
   CopyBench result;

@@ -31,8 +31,9 @@ double cpu_seconds() {
 /// The state on the drives, the memory it moves to and from, and the ways.
 class Bench {
  public:
-  Bench(const DiskBenchOptions& options, Log& log)
+  Bench(const DiskBenchOptions& options, engine::Activity& measuring, Log& log)
       : options_(options),
+        measuring_(measuring),
         page_bytes_(std::max<std::uint64_t>(4 * kMiB, options.block)),
         pages_(std::max<std::uint64_t>(1, options.size / page_bytes_)),
         folder_(io::RunFolder::create(options.paths,
@@ -131,6 +132,7 @@ class Bench {
   void move_pages(Pages& way, Pass pass) {
     std::uint64_t tags[64];
     for (std::uint64_t next = 0; next < pages_ || way.in_flight() > 0;) {
+      measuring_.check();
       while (next < pages_ && !free_.empty()) {
         start(way, pass, next++);
       }
@@ -157,6 +159,7 @@ class Bench {
   }
 
   DiskBenchOptions options_;
+  engine::Activity& measuring_;
   std::uint64_t page_bytes_;
   std::uint64_t pages_;
   io::RunFolder folder_;
@@ -204,9 +207,10 @@ void check(const DiskBenchOptions& options) {
 
 }  // namespace
 
-DiskBenchResult bench_disk(const DiskBenchOptions& options, Log& log) {
+DiskBenchResult bench_disk(const DiskBenchOptions& options, engine::Watch& watch, Log& log) {
   check(options);
-  Bench bench(options, log);
+  engine::Activity measuring(watch, "measuring the drives");
+  Bench bench(options, measuring, log);
   std::vector<Way> ways = {Way::store};
   if (options.raw) ways.insert(ways.end(), {Way::raw, Way::looked});
   (void)bench.run(Way::store, Pass::write);

@@ -176,16 +176,21 @@ OptimizerBenchVariant report(const Variant& variant, const Variant& first, int t
 
 }  // namespace
 
-std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& options) {
+std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& options,
+                                                   engine::Watch& watch) {
   require(options.parameters > 0, ErrorKind::usage, "--parameters is {}, expected 1 or more.",
           options.parameters);
   require(options.repetitions > 0, ErrorKind::usage, "--repetitions is {}, expected 1 or more.",
           options.repetitions);
+  const engine::Activity measuring(watch, "measuring the optimizer");
   Workers workers(choose_threads(options.threads));
   Range range(options.parameters, workers);
   std::vector<Variant> variants = variants_of(options, range);
   for (int round = 0; round <= options.repetitions; ++round) {
-    for (Variant& variant : variants) run(variant, round, workers);
+    for (Variant& variant : variants) {
+      measuring.check();
+      run(variant, round, workers);
+    }
   }
   std::vector<OptimizerBenchVariant> results;
   for (const Variant& variant : variants) {

@@ -39,7 +39,8 @@ int run_evaluate(Context& context, const Arguments& arguments) {
           "--model is missing: give a model folder, a checkpoint or the output folder of a run");
   require(!settings.data.files.empty(), ErrorKind::usage,
           "--data is missing: give the files or folders to evaluate on");
-  const engine::Evaluation result = engine::evaluate_model(settings, context.log);
+  Attention attention(context);
+  const engine::Evaluation result = engine::evaluate_model(settings, attention.watch, context.log);
   if (json) {
     print(json_text({{"schema", "terrace.evaluate/1"},
                      {"loss", result.loss},

@@ -52,7 +52,12 @@ int run_export(Context& context, const Arguments& arguments) {
         "finished run ends with is in the run's folder itself",
         from, last, saved.folder().string());
   }
-  saved.verify();
+  Attention attention(context);
+  {
+    engine::Activity verifying(attention.watch,
+                               "verifying the checksums of " + saved.folder().filename().string());
+    saved.verify(verifying.progress());
+  }
   checkpoint::ModelDescription model;
   model.config = saved.config().config;
   model.dtype = dtype.value_or(saved.weights_dtype());
@@ -66,7 +71,10 @@ int run_export(Context& context, const Arguments& arguments) {
   // Only for the names and shapes of its parameters.
   const auto ops = kernels::make_cpu_ops({}, context.log);
   const auto tensors = engine::tensor_shapes(model::Model(model.config, DType::f32, *ops));
-  const std::uint64_t bytes = checkpoint::write_model_folder(to, model, tensors, saved);
+  engine::Activity writing(attention.watch, "writing the model");
+  checkpoint::WriteOptions options;
+  options.progress = writing.progress();
+  const std::uint64_t bytes = checkpoint::write_model_folder(to, model, tensors, saved, options);
   print(fmt::format("{}: the model of step {} in {}, {}\n", to, step, name_of(model.dtype),
                     format_bytes(bytes)));
   return 0;

@@ -88,12 +88,14 @@ int run_generate(Context& context, const Arguments& arguments) {
   options.seed = static_cast<std::uint64_t>(seed);
   TextProgress progress(context.terminal, options.tokens_max);
   bool prompt_is_out = false;  // nothing is written before the model is known to be sound
-  engine::generate(settings, options, context.log, [&](std::string_view text) {
+  Attention attention(context);
+  const auto take = [&](std::string_view text) {
     if (!prompt_is_out) print(options.prompt);
     prompt_is_out = true;
     print(text);
     progress.add_token();
-  });
+  };
+  engine::generate(settings, options, attention.watch, context.log, take);
   context.terminal.finish();
   print("\n");
   return 0;

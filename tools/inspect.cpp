@@ -24,6 +24,10 @@ int run_inspect(Context& context, const Arguments& arguments) {
              .field = engine::field(json),
              .help = "write one JSON object, with every tensor"});
   if (!parse(context, table, "terrace inspect DIR|FILE [OPTION ...]", arguments)) return 0;
+  Attention attention(context);
+  engine::Activity looking(attention.watch, options.verify ? "verifying the checksums of " + path
+                                                           : "looking at " + path);
+  options.progress = looking.progress();
   const checkpoint::Inspection found = checkpoint::inspect(path, options);
   const std::string& text = json ? found.json : found.text;
   print(text.ends_with('\n') ? text : text + "\n");

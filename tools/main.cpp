@@ -50,6 +50,10 @@ int run(const Arguments& arguments) {
       return 0;
     }
     return dispatch(context, kTerrace, arguments);
+  } catch (const engine::Stopped& stopped) {
+    terminal.finish();
+    terminal.print(fmt::format("terrace: {}", stopped.what()));
+    return engine::exit_code_of_signal(stopped.signal());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal) return report(terminal, error.kind(), error.what());
     return report(

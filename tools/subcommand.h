@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "terrace/core/log.h"
+#include "terrace/engine/interrupt.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/report.h"
 #include "terrace/engine/settings.h"
+#include "terrace/engine/watch.h"
 
 namespace terrace::tools {
 
@@ -17,6 +19,15 @@ namespace terrace::tools {
 struct Context {
   engine::Terminal& terminal;
   Log& log;
+};
+
+/// What a subcommand that lasts has while it works: the first signal that asks it to stop makes it
+/// throw `engine::Stopped` where it looks next, and what takes long is told.
+struct Attention {
+  explicit Attention(Context& context) : watch(interrupt.flag(), context.terminal, context.log) {}
+
+  engine::Interrupt interrupt;
+  engine::Watch watch;
 };
 
 using Arguments = std::vector<std::string>;

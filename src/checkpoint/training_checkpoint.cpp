@@ -165,14 +165,18 @@ void TrainingCheckpoint::verify(const ProgressFunction& report) const {
   }
 }
 
-void verify_weights(const std::filesystem::path& folder) {
+void verify_weights(const std::filesystem::path& folder, const ProgressFunction& report) {
   if (!std::filesystem::exists(folder / kMarkerName)) return;
-  const ProgressFunction none;
-  ProgressMeter silent(none, 0);
-  for (const WrittenFile& file : read_marker(folder).files) {
+  std::vector<WrittenFile> files = read_marker(folder).files;
+  std::erase_if(files, [](const WrittenFile& file) {
     const std::filesystem::path name = file.name;
-    if (name.has_parent_path() || name.extension() != ".safetensors") continue;
-    require_unaltered(folder, file, fingerprint_of_file(folder / name, silent));
+    return name.has_parent_path() || name.extension() != ".safetensors";
+  });
+  std::uint64_t bytes = 0;
+  for (const WrittenFile& file : files) bytes += file.fingerprint.bytes;
+  ProgressMeter progress(report, bytes);
+  for (const WrittenFile& file : files) {
+    require_unaltered(folder, file, fingerprint_of_file(folder / file.name, progress));
   }
 }
 

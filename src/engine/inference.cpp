@@ -24,7 +24,7 @@ constexpr std::uint64_t kSamplingStream = 0x73616d706c65;  // "sample"
 
 /// A model with its weights, ready for forwards. Members are built in this order.
 struct LoadedModel {
-  LoadedModel(RunSetup setup_in, plan::Plan plan_in, Log& log)
+  LoadedModel(RunSetup setup_in, plan::Plan plan_in, Watch& watch, Log& log)
       : setup(std::move(setup_in)),
         plan(std::move(plan_in)),
         memory(*setup.device, plan.memory),
@@ -33,7 +33,12 @@ struct LoadedModel {
                  OptimizerSetup{}, [](const StepOutcome&) { return std::string(); }) {
     StateTransfer transfer({*setup.device, *setup.model, *setup.layout, plan, memory, nullptr, {}},
                            workers);
-    transfer.load(*open_weights(setup.source, *setup.model, log), false);
+    const auto weights = [&] {
+      Activity verifying(watch, "verifying the weights' checksums");
+      return open_weights(setup.source, *setup.model, log, verifying.progress());
+    }();
+    Activity loading(watch, "loading the weights");
+    transfer.load(*weights, false, loading.progress());
   }
 
   RunSetup setup;
@@ -77,22 +82,27 @@ double Evaluation::tokens_per_second() const {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t rows) {
+Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t rows,
+                    const ProgressFunction& progress) {
   Evaluation result;
   const std::int64_t begin = now_us();
   const Executor::HostBatch target = executor.host_batch(0);
   double loss = 0;
-  for (std::int64_t first = 0; first < loader.samples_per_epoch(); first += rows) {
+  const std::int64_t sequences = loader.samples_per_epoch();
+  for (std::int64_t first = 0; first < sequences; first += rows) {
+    if (progress) {
+      progress({"", static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(sequences)});
+    }
     result.tokens += loader.fill(first, rows, target.tokens, target.targets);
     loss += executor.evaluate();
   }
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0;
-  result.sequences = loader.samples_per_epoch();
+  result.sequences = sequences;
   result.seconds = seconds_since(begin);
   return result;
 }
 
-Evaluation evaluate_model(const Settings& settings, Log& log) {
+Evaluation evaluate_model(const Settings& settings, Watch& watch, Log& log) {
   RunSetup setup = set_up_with_weights(settings, log);
   model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
   shape.rows = settings.batch.micro.value_or(kEvaluationRows);
@@ -100,8 +110,9 @@ Evaluation evaluate_model(const Settings& settings, Log& log) {
   const data::Loader loader(data.training->sequences(), {0, false, 1});
   plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::evaluate, shape,
                                   "raise --host_memory, or lower --batch_size or --max_length");
-  LoadedModel loaded(std::move(setup), std::move(plan), log);
-  return evaluate(loaded.executor, loader, shape.rows);
+  LoadedModel loaded(std::move(setup), std::move(plan), watch, log);
+  Activity evaluating(watch, "evaluating", {.noun = "sequence"});
+  return evaluate(loaded.executor, loader, shape.rows, evaluating.progress());
 }
 
 namespace {
@@ -153,8 +164,8 @@ class Sampler {
 
 }  // namespace
 
-std::int64_t generate(const Settings& settings, const GenerateOptions& options, Log& log,
-                      const std::function<void(std::string_view)>& take) {
+std::int64_t generate(const Settings& settings, const GenerateOptions& options, Watch& watch,
+                      Log& log, const std::function<void(std::string_view)>& take) {
   RunSetup setup = set_up_with_weights(settings, log);
   const bool bytes = setup.source.tokenizer == data::TokenizerKind::bytes ||
                      (setup.source.tokenizer == data::TokenizerKind::none &&
@@ -173,10 +184,11 @@ std::int64_t generate(const Settings& settings, const GenerateOptions& options, 
   const std::vector<std::int64_t> ends = setup.source.eos_token_ids;
   plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::generate, shape,
                                   "raise --host_memory, or lower --max_length or --max_new_tokens");
-  LoadedModel loaded(std::move(setup), std::move(plan), log);
+  LoadedModel loaded(std::move(setup), std::move(plan), watch, log);
 
   Sampler sampler(options, static_cast<std::size_t>(loaded.setup.source.config.vocab_size));
   for (std::int64_t drawn = 0; drawn < options.tokens_max; ++drawn) {
+    watch.stop_if_asked("generating");
     const auto length = static_cast<std::int64_t>(tokens.size());
     const std::int64_t seen = std::min(length, shape.sequence);
     const Executor::HostBatch batch = loaded.executor.host_batch(0);

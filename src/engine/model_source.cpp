@@ -71,8 +71,9 @@ std::vector<checkpoint::TensorShape> tensor_shapes(const model::Model& model) {
 }
 
 std::unique_ptr<checkpoint::ModelWeights> open_weights(const ModelSource& source,
-                                                       const model::Model& model, Log& log) {
-  checkpoint::verify_weights(source.folder);
+                                                       const model::Model& model, Log& log,
+                                                       const ProgressFunction& progress) {
+  checkpoint::verify_weights(source.folder, progress);
   const auto shapes = tensor_shapes(model);
   auto weights = std::make_unique<checkpoint::ModelWeights>(source.folder, source.config, shapes);
   log_remarks(weights->remarks(), log);

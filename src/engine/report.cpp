@@ -61,7 +61,7 @@ double TimeLeft::seconds(std::int64_t steps_left) const {
   return mean_ * static_cast<double>(std::max<std::int64_t>(0, steps_left));
 }
 
-std::string progress_line(const Progress& progress) {
+std::string progress_line(const StepProgress& progress) {
   std::string line = fmt::format(
       "step {}/{}  epoch {:.2f}  loss {:.4f}  norm {:.3g}  lr {:.3g}  {} tokens/s  {}/step",
       progress.step, progress.steps, progress.epoch, progress.loss, progress.grad_norm,

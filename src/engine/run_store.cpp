@@ -47,6 +47,7 @@ std::vector<io::StoreFolder> choose_use(std::span<const fs::path> paths, std::ui
   std::vector<io::DriveRates> drives;
   const std::vector<std::uint64_t> free = io::shares_of_free_bytes(paths);
   for (std::size_t drive = 0; drive < paths.size(); ++drive) {
+    if (options.progress) options.progress({"measuring the drives", 0, 0});
     drives.push_back(
         io::measure_drive(paths[drive], std::min(kProbeBytes, free[drive] / 2), options.engine));
   }
@@ -165,9 +166,11 @@ std::string store_owner(const fs::path& output) {
 
 std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
                                            const std::string& owner, const plan::Plan& plan,
-                                           std::uint64_t run_state_bytes_max, Log& log) {
+                                           std::uint64_t run_state_bytes_max, Log& log,
+                                           const ProgressFunction& progress) {
   io::PageStoreOptions options = store_options(settings, plan);
   options.run_state_bytes_max = run_state_bytes_max;
+  options.progress = progress;
   const std::vector<fs::path> bases = {settings.swap.begin(), settings.swap.end()};
   io::RunFolder folder = io::RunFolder::create(bases, {owner, false});
   try {

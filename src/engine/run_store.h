@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "terrace/core/log.h"
+#include "terrace/core/progress.h"
 #include "terrace/engine/settings.h"
 #include "terrace/io/page_store.h"
 #include "terrace/io/run_folder.h"
@@ -22,13 +23,13 @@ namespace terrace::engine {
 class RunStore {
  public:
   /// Reserves the space for the plan's pages, its scratch and run states of at most
-  /// `run_state_bytes_max`.
+  /// `run_state_bytes_max`; `progress` is called between its parts.
   /// Errors: as `RunFolder::create`, `PageStore::create`.
   [[nodiscard]] static std::unique_ptr<RunStore> create(const PlacementSettings& settings,
                                                         const std::string& owner,
                                                         const plan::Plan& plan,
-                                                        std::uint64_t run_state_bytes_max,
-                                                        Log& log);
+                                                        std::uint64_t run_state_bytes_max, Log& log,
+                                                        const ProgressFunction& progress = {});
   /// Takes over what a dead run left and deletes none of it; `record` is `RunFolder::find`'s. Null
   /// when that is no store: its making or its removal was cut short.
   /// Errors: as `PageStore::open`, saying that the store is kept, and where.

@@ -28,6 +28,29 @@ std::span<const T> as_const(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
+/// Tells how many bytes of masters are done, chunk by chunk.
+class ChunkMeter {
+ public:
+  ChunkMeter(const plan::Plan& plan, const ProgressFunction& report) : report_(report) {
+    for (const plan::Chunk& chunk : plan.chunks) bytes_total_ += bytes_of(chunk);
+    advance(0);
+  }
+  void add(const plan::Chunk& chunk) { advance(bytes_of(chunk)); }
+
+ private:
+  static std::uint64_t bytes_of(const plan::Chunk& chunk) {
+    return static_cast<std::uint64_t>(chunk.range.count) * sizeof(float);
+  }
+  void advance(std::uint64_t bytes) {
+    bytes_done_ += bytes;
+    if (report_) report_({"state", bytes_done_, bytes_total_});
+  }
+
+  const ProgressFunction& report_;
+  std::uint64_t bytes_done_ = 0;
+  std::uint64_t bytes_total_ = 0;
+};
+
 }  // namespace
 
 StateTransfer::StateTransfer(const Context& context, Workers& workers)
@@ -149,8 +172,9 @@ void StateTransfer::place_parameter(int chunk, std::span<const std::byte> source
 }
 
 void StateTransfer::load(checkpoint::StateSource& source, bool moments,
-                         const checkpoint::ProgressFunction& progress) {
+                         const ProgressFunction& progress) {
   const plan::Plan& plan = context_.plan;
+  ChunkMeter meter(plan, progress);
   forget();
   for (int chunk = 0; chunk < static_cast<int>(plan.chunks.size()); ++chunk) {
     const plan::Chunk& range = plan.chunks[static_cast<std::size_t>(chunk)];
@@ -175,18 +199,18 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
       }
     }
     place_parameter(chunk, parameter);
-    if (progress) {
-      progress({"state", static_cast<std::uint64_t>(chunk) + 1, plan.chunks.size()});
-    }
+    meter.add(range);
   }
 }
 
-void StateTransfer::load_parameters_from_store() {
+void StateTransfer::load_parameters_from_store(const ProgressFunction& progress) {
   const plan::Plan& plan = context_.plan;
+  ChunkMeter meter(plan, progress);
   forget();
   const std::uint64_t element_bytes = size_of(context_.model.compute_dtype());
   for (int chunk = 0; chunk < static_cast<int>(plan.chunks.size()); ++chunk) {
     const plan::Chunk& range = plan.chunks[static_cast<std::size_t>(chunk)];
+    meter.add(range);
     if (plan.parameter_tier[static_cast<std::size_t>(range.flat)] == memory::Tier::disk) continue;
     const std::span<float> values = floats(range.range.count);
     decode(chunk, 0, 0, values);

@@ -18,15 +18,21 @@ namespace terrace::engine {
 using plan::Lane;
 
 int train(Settings settings, const TrainContext& context) {
-  Trainer trainer(std::move(settings), context);
   try {
-    return trainer.run();
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::out_of_memory) trainer.print_memory();
-    throw;
-  } catch (const std::bad_alloc&) {
-    trainer.print_memory();
-    throw;
+    Trainer trainer(std::move(settings), context);
+    try {
+      return trainer.run();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::out_of_memory) trainer.print_memory();
+      throw;
+    } catch (const std::bad_alloc&) {
+      trainer.print_memory();
+      throw;
+    }
+  } catch (const Stopped& stopped) {
+    context.log.info("{}: no step was made, and what was saved before is as it was",
+                     stopped.what());
+    return exit_code_of_signal(stopped.signal());
   }
 }
 
@@ -38,10 +44,7 @@ int Trainer::run() {
     return 0;
   }
   output_.make();
-  watch_ = std::make_unique<SignalWatch>(context_.signal, context_.log);
-  answer_signals("loading");
-  load_state();
-  make_executor();
+  load();
   output_.clear();
   const std::size_t dropped =
       checkpoint::drop_later_rows(output_.path() / "metrics.jsonl", done_.value);
@@ -50,21 +53,29 @@ int Trainer::run() {
   }
   metrics_ = std::make_unique<MetricsFile>(output_.path() / "metrics.jsonl", chosen_.plan);
   write_record();
+  try {
+    make_steps();
+  } catch (const Stopped& stopped) {
+    return stop_for_signal(stopped.signal());
+  }
+  return complete();
+}
 
+void Trainer::make_steps() {
   last_finish_us_ = now_us();
   for (Step step(done_.value + 1); step.value <= total_steps_; ++step.value) {
-    if (const int signal = context_.signal.load(); signal != 0) return stop_for_signal(signal);
+    watch_.stop_if_asked();
     post(step);
     if (is_boundary(step)) {
       while (executor_->steps_unfinished() > 0) finish();
-      if (saves_at(step)) save_checkpoint();
+      // Where each step is committed a stop needs no checkpoint.
+      if (saves_at(step)) save_checkpoint(!commits_steps());
       last_finish_us_ = now_us();
     } else if (executor_->steps_unfinished() == kStepsInFlight) {
       finish();
     }
   }
   while (executor_->steps_unfinished() > 0) finish();
-  return complete();
 }
 
 void Trainer::make_executor() {
@@ -94,15 +105,28 @@ int Trainer::complete() {
   save_model();
   write_record(true);
   write_trace();
-  executor_.reset();
-  transfer_.reset();
-  if (store_) store_->remove();
+  release();
   return 0;
 }
 
-void Trainer::write_trace() const {
+void Trainer::release() {
+  {
+    const Activity freeing(watch_, "giving the memory back", {.to_the_end = true});
+    executor_.reset();
+    transfer_.reset();
+    memory_.reset();
+  }
+  if (!store_) return;
+  const Activity removing(
+      watch_, "removing the store",
+      {.total = store_bytes(settings_.placement, chosen_.plan), .to_the_end = true});
+  store_->remove();
+}
+
+void Trainer::write_trace() {
   // Stopped before the first step that is traced, there is nothing to write.
   if (!trace_ || done_.value < traced_.first) return;
+  const Activity writing(watch_, "writing the trace", {.to_the_end = true});
   trace_->write(settings_.output.trace, 0);
   context_.log.info("trace of steps {} to {} in {}", traced_.first,
                     std::min(traced_.last, done_.value), settings_.output.trace);
@@ -110,20 +134,27 @@ void Trainer::write_trace() const {
 
 void Trainer::answer_signals(const std::string& doing, double seconds) {
   const std::string good = last_good();
-  watch_->set({good.empty() ? "nothing is saved yet" : good + " is safe", doing, seconds});
+  StopAnswer answer{good.empty() ? "nothing is saved yet" : good + " is safe", doing, seconds};
+  if (!doing.empty() && !commits_steps()) {
+    answer.then = "a checkpoint is saved";
+    answer.then_seconds = save_seconds_;
+  }
+  watch_.answer(std::move(answer));
 }
 
 int Trainer::stop_for_signal(int signal) {
   while (executor_->steps_unfinished() > 0) finish();
   context_.terminal.finish();
-  write_record();
   write_trace();
   if (commits_steps()) {
     context_.log.info(
         "stopped by signal {} after step {}, which is committed in {}; go on with "
         "--resume auto",
         signal, done_.value, store_->place());
-  } else if (done_.value > 0) {
+    write_record();
+    return exit_code_of_signal(signal);
+  }
+  if (done_.value > 0) {
     save_checkpoint();
     context_.log.info(
         "stopped by signal {} after step {}, which is saved; go on with --resume auto", signal,
@@ -131,6 +162,8 @@ int Trainer::stop_for_signal(int signal) {
   } else {
     context_.log.info("stopped by signal {} before the first step: nothing to save", signal);
   }
+  write_record();
+  release();  // nobody can go on with a store that has no commit
   return exit_code_of_signal(signal);
 }
 
@@ -178,20 +211,32 @@ void Trainer::post(Step step) {
   }
   inputs.last_saved = last_good();
   executor_->post_step(inputs);
+  if (time_left_.seconds(1) == 0 && !first_step_) {
+    first_step_.emplace(watch_, fmt::format("step {}, the first one", step.value),
+                        ActivityOptions{.to_the_end = true});
+  }
   answer_signals(fmt::format("step {}", step.value),
                  time_left_.seconds(executor_->steps_unfinished()));
 }
 
 void Trainer::finish() {
   const StepOutcome outcome = executor_->finish_step();
+  first_step_.reset();
   done_ = outcome.step;
   const double seconds = seconds_since(last_finish_us_);
   last_finish_us_ = now_us();
-  std::optional<double> eval_loss;
-  if (evaluates_at(outcome.step)) {
-    eval_loss = evaluate(*executor_, *data_.validation, batch_.micro_batch).loss;
+  report(outcome, seconds,
+         evaluates_at(outcome.step) ? measure_validation(outcome.step) : std::nullopt);
+}
+
+std::optional<double> Trainer::measure_validation(Step step) {
+  try {
+    Activity evaluating(watch_, fmt::format("evaluating after step {}", step.value),
+                        {.noun = "sequence"});
+    return evaluate(*executor_, *data_.validation, batch_.micro_batch, evaluating.progress()).loss;
+  } catch (const Stopped&) {
+    return std::nullopt;
   }
-  report(outcome, seconds, eval_loss);
 }
 
 namespace {

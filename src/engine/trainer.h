@@ -10,13 +10,13 @@
 #include "optimizer_tasks.h"
 #include "output_folder.h"
 #include "resume_point.h"
-#include "signal_watch.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/engine/executor.h"
 #include "terrace/engine/planning.h"
 #include "terrace/engine/run_setup.h"
 #include "terrace/engine/state_transfer.h"
 #include "terrace/engine/trainer.h"
+#include "terrace/engine/watch.h"
 
 namespace terrace::engine {
 
@@ -48,6 +48,9 @@ class Trainer {
   [[nodiscard]] LaneRates lane_rates() const;
 
   // Where the state comes from.
+  /// All of it, up to the first step. What a stop cuts short leaves nothing of the run on its
+  /// drives.
+  void load();
   void allocate();
   void load_state();
   void load_from_store();
@@ -58,6 +61,8 @@ class Trainer {
   void make_executor();
 
   // The loop.
+  /// Steps, evaluations and saves, up to the last step or a signal.
+  void make_steps();
   [[nodiscard]] bool evaluates_at(Step step) const;
   [[nodiscard]] bool saves_at(Step step) const;
   /// After such a step everything is waited for.
@@ -69,12 +74,18 @@ class Trainer {
   [[nodiscard]] std::string last_good() const;
   void post(Step step);
   void finish();
-  void save_checkpoint();
+  /// None where a signal cuts it short: the step counts all the same.
+  [[nodiscard]] std::optional<double> measure_validation(Step step);
+  /// With `to_the_end` a signal lets it finish.
+  void save_checkpoint(bool to_the_end = true);
+  void remove_old_checkpoints();
   void save_model();
   void write_record(bool finished = false) const;
-  void write_trace() const;
+  void write_trace();
   /// Tells the watch what is kept by now, and what the run is about.
   void answer_signals(const std::string& doing, double seconds = 0);
+  /// Gives back what only a run that goes on needs, the store too.
+  void release();
   [[nodiscard]] int complete();
   [[nodiscard]] int stop_for_signal(int signal);
   void report(const StepOutcome& outcome, double step_seconds, std::optional<double> eval_loss);
@@ -87,6 +98,7 @@ class Trainer {
 
   Settings settings_;
   TrainContext context_;
+  Watch watch_;
   OutputFolder output_;
   RunSetup setup_;
   RunData data_;
@@ -109,10 +121,10 @@ class Trainer {
   std::unique_ptr<StateTransfer> transfer_;
   std::unique_ptr<MetricsFile> metrics_;
 
-  std::unique_ptr<SignalWatch> watch_;
-
   Step done_{0};  ///< steps finished, skipped ones included
   std::int64_t last_saved_ = -1;
+  double save_seconds_ = 0;             ///< of the last checkpoint; 0: none was saved
+  std::optional<Activity> first_step_;  ///< until it is done: no line shows any progress
   optim::StepCounter::State counters_;  ///< of the state that the run began with
   std::int64_t last_finish_us_ = 0;
   double flops_per_step_ = 0;

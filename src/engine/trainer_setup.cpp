@@ -35,6 +35,7 @@ std::string when_updated(const plan::Plan& plan) {
 Trainer::Trainer(Settings settings, const TrainContext& context)
     : settings_(std::move(settings)),
       context_(context),
+      watch_(context.signal, context.terminal, context.log),
       output_(settings_.output, context.log),
       setup_(set_up(settings_, context.log)),
       workers_(setup_.threads) {
@@ -66,7 +67,10 @@ void Trainer::prepare_data() {
 }
 
 void Trainer::prepare_beginning() {
-  beginning_ = find_resume_point(settings_, output_, context_.log);
+  {
+    const Activity looking(watch_, "looking for what to go on with");
+    beginning_ = find_resume_point(settings_, output_, context_.log);
+  }
   const checkpoint::TrainerState& state = beginning_.state;
   if (!beginning_.starts_afresh()) {
     checkpoint::require_same_run(state.identity, identity_, beginning_.place());
@@ -129,6 +133,7 @@ void Trainer::prepare_plan() {
   PlanBasis basis;
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
+  const Activity choosing(watch_, "choosing a placement");
   chosen_ = choose_plan(settings_, *setup_.model, *setup_.layout, basis);
   shorten_trace();
   require_free_ram(Need(chosen_.plan), budgets_of(settings_.placement));
@@ -145,7 +150,8 @@ void Trainer::check_beginning() {
   } else if (beginning_.checkpoint) {
     beginning_.checkpoint->require_tensors(tensor_shapes(*setup_.model));
   } else if (!setup_.source.is_preset()) {
-    weights_ = open_weights(setup_.source, *setup_.model, context_.log);
+    Activity verifying(watch_, "verifying the weights' checksums");
+    weights_ = open_weights(setup_.source, *setup_.model, context_.log, verifying.progress());
   }
   if (chosen_.plan.uses_disk()) {
     for (const std::string& folder : settings_.placement.swap) io::require_drive(folder);

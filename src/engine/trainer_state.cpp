@@ -1,5 +1,6 @@
 #include "first_touch.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "trainer.h"
@@ -10,20 +11,42 @@ namespace terrace::engine {
 
 namespace fs = std::filesystem;
 
+void Trainer::load() {
+  answer_signals("");
+  try {
+    load_state();
+    const Activity preparing(watch_, "preparing the lanes", {.to_the_end = true});
+    make_executor();
+  } catch (const Stopped&) {
+    transfer_.reset();
+    if (store_ && !store_->committed_step()) store_->remove();
+    throw;
+  }
+}
+
 void Trainer::allocate() {
+  const Activity reserving(watch_, "reserving memory",
+                           {.total = chosen_.plan.memory.bytes(memory::Tier::device) +
+                                     chosen_.plan.memory.bytes(memory::Tier::host)});
   const plan::Plan& plan = chosen_.plan;
   memory_ = std::make_unique<RunMemory>(*setup_.device, plan.memory);
   touch_first(plan, *memory_, workers_);
 }
 
 void Trainer::make_store() {
-  beginning_.remove_replaced(context_.log);
+  {
+    const Activity removing(watch_, "removing what a dead run of this output has left",
+                            {.to_the_end = true});
+    beginning_.remove_replaced(context_.log);
+  }
   if (!chosen_.plan.uses_disk()) return;
+  Activity making(watch_, "making the store",
+                  {.total = store_bytes(settings_.placement, chosen_.plan)});
   // A commit's run state is this one with other numbers; the list of data files makes its size.
   const std::uint64_t state_bytes =
       checkpoint::to_json(trainer_state(done_, 0, 0)).size() + 4 * kKiB;
   store_ = RunStore::create(settings_.placement, store_owner(output_.path()), chosen_.plan,
-                            state_bytes, context_.log);
+                            state_bytes, context_.log, making.progress());
 }
 
 void Trainer::make_transfer() {
@@ -54,17 +77,23 @@ void Trainer::load_from_store() {
   store_ = std::move(beginning_.store);
   store_->add_scratch(chosen_.plan);
   make_transfer();
-  transfer_->load_parameters_from_store();
+  Activity loading(watch_, "loading the parameters from the store");
+  transfer_->load_parameters_from_store(loading.progress());
   context_.log.info("resuming at step {} from the committed store in {}", done_.value,
                     store_->place());
 }
 
 void Trainer::load_from_checkpoint() {
   const std::unique_ptr<checkpoint::TrainingCheckpoint> saved = std::move(beginning_.checkpoint);
-  saved->verify();
+  const std::string name = saved->folder().filename().string();
+  {
+    Activity verifying(watch_, "verifying the checksums of " + name);
+    saved->verify(verifying.progress());
+  }
   make_store();
   make_transfer();
-  transfer_->load(*saved, true);
+  Activity loading(watch_, "loading " + name);
+  transfer_->load(*saved, true, loading.progress());
   context_.log.info("resuming at step {} from {}", done_.value, saved->folder().string());
 }
 
@@ -73,9 +102,11 @@ void Trainer::load_from_model() {
   make_transfer();
   if (setup_.source.is_preset()) {
     InitialState initial(*setup_.model, identity_.seed, workers_);
-    transfer_->load(initial, false);
+    Activity drawing(watch_, "drawing the weights");
+    transfer_->load(initial, false, drawing.progress());
   } else {
-    transfer_->load(*weights_, false);
+    Activity loading(watch_, "loading the weights");
+    transfer_->load(*weights_, false, loading.progress());
     weights_.reset();
   }
 }
@@ -104,16 +135,32 @@ std::string Trainer::commit_state(const StepOutcome& outcome) const {
   return checkpoint::to_json(state);
 }
 
-void Trainer::save_checkpoint() {
+void Trainer::save_checkpoint(bool to_the_end) {
   if (last_saved_ == done_.value) return;
+  answer_signals("");
+  const std::int64_t begin_us = now_us();
   transfer_->forget();
   checkpoint::CheckpointContents saved = contents();
   saved.trainer.adam_step = executor_->counter().updates;
   saved.trainer.skipped_steps = executor_->counter().skipped;
   saved.trainer.skipped_in_a_row = executor_->counter().skipped_in_a_row;
-  const fs::path folder = checkpoint::save_checkpoint(output_.path(), saved, *transfer_);
+  fs::path folder;
+  {
+    Activity saving(watch_, fmt::format("saving checkpoint-{}", done_.value),
+                    {.to_the_end = to_the_end});
+    checkpoint::WriteOptions options;
+    options.progress = saving.progress();
+    folder = checkpoint::save_checkpoint(output_.path(), saved, *transfer_, options);
+  }
   last_saved_ = done_.value;
+  save_seconds_ = seconds_since(begin_us);
+  answer_signals("");
   context_.log.info("saved {}", folder.string());
+  remove_old_checkpoints();
+}
+
+void Trainer::remove_old_checkpoints() {
+  const Activity removing(watch_, "removing old checkpoints", {.to_the_end = true});
   for (const fs::path& old :
        checkpoint::rotate_checkpoints(output_.path(), settings_.cadence.save_total_limit)) {
     context_.log.info("removed {} (save_total_limit {})", old.string(),
@@ -123,9 +170,13 @@ void Trainer::save_checkpoint() {
 
 void Trainer::save_model() {
   transfer_->forget();
+  answer_signals("");
+  Activity saving(watch_, "saving the model", {.to_the_end = true});
+  checkpoint::WriteOptions options;
+  options.progress = saving.progress();
   const checkpoint::CheckpointContents model = contents();
-  const std::uint64_t bytes =
-      checkpoint::write_model_folder(output_.path(), model.model, model.tensors, *transfer_);
+  const std::uint64_t bytes = checkpoint::write_model_folder(output_.path(), model.model,
+                                                             model.tensors, *transfer_, options);
   context_.log.info("saved the model in {} ({})", output_.path().string(), format_bytes(bytes));
 }
 

@@ -28,15 +28,15 @@ class InferenceTest : public TrainingTest {
     return settings;
   }
   [[nodiscard]] static std::string generated(const Settings& settings) {
-    Log log([](LogLevel, std::string_view) {});
+    Unattended alone;
     std::string text;
-    (void)generate(settings, {.prompt = "memory", .tokens_max = 4, .stop_at_end = false}, log,
-                   [&](std::string_view piece) { text += piece; });
+    (void)generate(settings, {.prompt = "memory", .tokens_max = 4, .stop_at_end = false},
+                   alone.watch, alone.log, [&](std::string_view piece) { text += piece; });
     return text;
   }
   [[nodiscard]] static Evaluation evaluated(const Settings& settings) {
-    Log log([](LogLevel, std::string_view) {});
-    return evaluate_model(settings, log);
+    Unattended alone;
+    return evaluate_model(settings, alone.watch, alone.log);
   }
 };
 

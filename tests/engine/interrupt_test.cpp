@@ -32,6 +32,26 @@ TEST(InterruptDeathTest, the_second_signal_ends_the_process_at_once) {
   };
   EXPECT_EXIT(twice(SIGINT, SIGINT), ::testing::ExitedWithCode(130), "");
   EXPECT_EXIT(twice(SIGINT, SIGTERM), ::testing::ExitedWithCode(143), "");
+  EXPECT_EXIT(twice(SIGHUP, SIGTERM), ::testing::ExitedWithCode(143), "");
+}
+
+TEST(Interrupt, takes_no_hangup_for_a_second_signal) {
+  const Interrupt interrupt;
+  std::raise(SIGHUP);
+  std::raise(SIGHUP);
+  EXPECT_EQ(interrupt.signal(), SIGHUP);
+}
+
+TEST(Interrupt, leaves_alone_what_was_ignored) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const auto former = std::signal(signal, SIG_IGN);
+    {
+      const Interrupt interrupt;
+      std::raise(signal);
+      EXPECT_EQ(interrupt.signal(), 0);
+    }
+    EXPECT_EQ(std::signal(signal, former), SIG_IGN);
+  }
 }
 
 }  // namespace

@@ -77,15 +77,6 @@ class AlteredState final : public checkpoint::StateSource {
 
 double number(const nlohmann::json& value) { return value.is_null() ? -1 : value.get<double>(); }
 
-/// A stream that swallows everything.
-struct NullFile {
-  std::FILE* file = std::fopen("/dev/null", "w");
-  NullFile() = default;
-  NullFile(const NullFile&) = delete;
-  NullFile& operator=(const NullFile&) = delete;
-  ~NullFile() { std::fclose(file); }
-};
-
 }  // namespace
 
 void write_model(const fs::path& folder, const model::Config& config, const Alter& alter) {

@@ -12,6 +12,7 @@
 #include "terrace/checkpoint/state.h"
 #include "terrace/core/error.h"
 #include "terrace/engine/settings.h"
+#include "terrace/engine/watch.h"
 #include "terrace/model/config.h"
 
 // Whole training runs through the library, small enough that dozens take seconds.
@@ -47,6 +48,24 @@ struct Row {
 std::ostream& operator<<(std::ostream& stream, const Row& row);
 /// Rows in the file's order; a null loss (not finite) is -1.
 [[nodiscard]] std::vector<Row> rows(const std::filesystem::path& output);
+
+/// A stream that swallows everything.
+struct NullFile {
+  std::FILE* file = std::fopen("/dev/null", "w");
+  NullFile() = default;
+  NullFile(const NullFile&) = delete;
+  NullFile& operator=(const NullFile&) = delete;
+  ~NullFile() { std::fclose(file); }
+};
+
+/// What the library is handed where nobody looks on; who sets `signal` stops it.
+struct Unattended {
+  NullFile null;
+  Terminal terminal{null.file, false};
+  Log log{[](LogLevel, std::string_view) {}};
+  std::atomic<int> signal{0};
+  Watch watch{signal, terminal, log};
+};
 
 /// What became of a run.
 struct Result {

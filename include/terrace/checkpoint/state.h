@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "terrace/core/log.h"
+#include "terrace/core/progress.h"
 #include "terrace/core/state_kind.h"
 
 // The seam between files and a run: here a model is a list of named tensors and their state kinds.
@@ -49,16 +48,6 @@ class StateSink {
 /// Elements that are moved at a time: 4 MiB in FP32. All that this layer holds of a model's state
 /// at once is one piece and its converted copy.
 inline constexpr std::int64_t kPieceElements = 1 << 20;
-
-/// How far a long operation is.
-struct Progress {
-  std::string_view what;  ///< the file or the action; valid during the call
-  std::uint64_t bytes_done = 0;
-  std::uint64_t bytes_total = 0;
-};
-/// Called before and after each piece and each change of names, from the calling thread. An
-/// exception that it throws ends the operation as an error would: with nothing left behind.
-using ProgressFunction = std::function<void(const Progress&)>;
 
 /// Something that the user should read: a file that was ignored, a key that has no effect.
 struct Remark {

@@ -97,6 +97,6 @@ class TrainingCheckpoint : public StateSource {
 
 /// Verifies the checksums of the weights of `folder` where it is a checkpoint; any other model
 /// folder has none. Errors: corrupt, naming the file; io.
-void verify_weights(const std::filesystem::path& folder);
+void verify_weights(const std::filesystem::path& folder, const ProgressFunction& progress = {});
 
 }  // namespace terrace::checkpoint

@@ -11,6 +11,7 @@
 #include "terrace/engine/executor.h"
 #include "terrace/engine/run_setup.h"
 #include "terrace/engine/settings.h"
+#include "terrace/engine/watch.h"
 
 namespace terrace::engine {
 
@@ -25,15 +26,16 @@ struct Evaluation {
 };
 
 /// Runs every sequence of `loader` (one epoch, in order) through the executor's evaluation, `rows`
-/// at a time; no step may be under way.
-[[nodiscard]] Evaluation evaluate(Executor& executor, const data::Loader& loader,
-                                  std::int64_t rows);
+/// at a time; no step may be under way. `progress` is called before each micro-batch, with
+/// sequences in place of bytes.
+[[nodiscard]] Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t rows,
+                                  const ProgressFunction& progress = {});
 
 /// Evaluates the model of `settings.model` (a folder, a checkpoint or an output folder) on
 /// `settings.data.files`. Errors: does_not_fit, before anything is allocated, when the model and
 /// one batch are more than `--host_memory` allows; usage for a preset, which has no weights; as
-/// `set_up`, `open_data`.
-[[nodiscard]] Evaluation evaluate_model(const Settings& settings, Log& log);
+/// `set_up`, `open_data`. Throws `Stopped` when `watch` is asked to stop.
+[[nodiscard]] Evaluation evaluate_model(const Settings& settings, Watch& watch, Log& log);
 
 struct GenerateOptions {
   std::string prompt;
@@ -49,7 +51,8 @@ struct GenerateOptions {
 /// Positions beyond the model's length see the last ones only. Returns the number of tokens drawn.
 /// Errors: does_not_fit as `evaluate_model`; data, when the model's tokenizer is not supported;
 /// usage for a preset or a prompt that the tokenizer cannot encode.
-std::int64_t generate(const Settings& settings, const GenerateOptions& options, Log& log,
-                      const std::function<void(std::string_view)>& take);
+/// Throws `Stopped` when `watch` is asked to stop.
+std::int64_t generate(const Settings& settings, const GenerateOptions& options, Watch& watch,
+                      Log& log, const std::function<void(std::string_view)>& take);
 
 }  // namespace terrace::engine

@@ -4,9 +4,11 @@
 
 namespace terrace::engine {
 
-/// Takes SIGINT and SIGTERM while it lives: the first one is only noted, for the trainer to see at
-/// the next step boundary; the second one ends the process at once with 130 or 143. At most one at
-/// a time. The destructor gives the former handlers back.
+/// Takes SIGINT, SIGTERM and SIGHUP while it lives, but for those that were ignored before (as
+/// `nohup` and shells' background jobs have it), which stay so. The first one is only noted, for
+/// whatever lasts to see; the second one ends the process at once with 128 + its number. A SIGHUP
+/// is never a second one: a terminal that goes away sends several. At most one at a time. The
+/// destructor gives the former handlers back.
 class Interrupt {
  public:
   Interrupt();
@@ -20,7 +22,7 @@ class Interrupt {
   [[nodiscard]] const std::atomic<int>& flag() const noexcept;
 };
 
-/// The exit code after a signal: 130 for SIGINT, 143 for SIGTERM.
+/// The exit code after a signal: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP.
 [[nodiscard]] constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
 }  // namespace terrace::engine

@@ -43,8 +43,8 @@ struct ModelSource {
 
 /// The stored weights of a folder, checked against the model; those of a checkpoint are read once
 /// to verify their checksums. Errors: corrupt, naming the file; io; as `checkpoint::ModelWeights`.
-[[nodiscard]] std::unique_ptr<checkpoint::ModelWeights> open_weights(const ModelSource& source,
-                                                                     const model::Model& model,
-                                                                     Log& log);
+[[nodiscard]] std::unique_ptr<checkpoint::ModelWeights> open_weights(
+    const ModelSource& source, const model::Model& model, Log& log,
+    const ProgressFunction& progress = {});
 
 }  // namespace terrace::engine

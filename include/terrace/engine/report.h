@@ -44,7 +44,7 @@ class TimeLeft {
 };
 
 /// One line of progress.
-struct Progress {
+struct StepProgress {
   std::int64_t step = 0;
   std::int64_t steps = 0;
   double epoch = 0;
@@ -56,7 +56,7 @@ struct Progress {
   std::string waited_for = {};  ///< "disk-read 12%"; empty: nothing worth a word
   double seconds_left = 0;
 };
-[[nodiscard]] std::string progress_line(const Progress& progress);
+[[nodiscard]] std::string progress_line(const StepProgress& progress);
 
 /// The same of a text that is being written, of at most `tokens_max` tokens. `time_left` has had a
 /// token as a step.

@@ -34,11 +34,10 @@ class StateTransfer final : public checkpoint::StateSource {
 
   /// Fills all state from `source` (asked for master and, with `moments`, exp_avg and exp_avg_sq;
   /// they start at zero otherwise) and the parameters from the masters.
-  void load(checkpoint::StateSource& source, bool moments,
-            const checkpoint::ProgressFunction& progress = {});
+  void load(checkpoint::StateSource& source, bool moments, const ProgressFunction& progress = {});
 
   /// Fills the parameters from the masters that the store has; all masters are on disk.
-  void load_parameters_from_store();
+  void load_parameters_from_store(const ProgressFunction& progress = {});
 
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "terrace/core/progress.h"
 #include "terrace/io/request.h"
 
 namespace terrace::io {
@@ -36,6 +37,8 @@ struct OpenOptions {
   std::uint64_t bytes = 0;
   /// Bypass the page cache where the file system can.
   bool direct = true;
+  /// Called between pieces of the space that is reserved.
+  ProgressFunction progress = {};
 };
 
 struct OpenedFile {

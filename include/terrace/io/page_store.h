@@ -14,6 +14,7 @@
 
 #include "terrace/core/id.h"
 #include "terrace/core/log.h"
+#include "terrace/core/progress.h"
 #include "terrace/io/engine.h"
 #include "terrace/io/phases.h"
 #include "terrace/io/turns.h"
@@ -57,6 +58,8 @@ struct PageStoreOptions {
   std::optional<Phases> phases;
   /// Open beside a live run, only to look: what it writes meanwhile is not waited for.
   bool beside_live_run = false;
+  /// Called while space is reserved, with the bytes of the file that it is for.
+  ProgressFunction progress = {};
   /// Replaces `make_engine` (tests, and memory instead of disks).
   std::function<std::unique_ptr<Engine>(const EngineOptions&, Log&)> engine_factory;
 };
