@@ -90,9 +90,9 @@ int run_generate(Context& context, const Arguments& arguments) {
   bool prompt_is_out = false;  // nothing is written before the model is known to be sound
   Attention attention(context);
   const auto take = [&](std::string_view text) {
-    if (!prompt_is_out) print(options.prompt);
+    if (!prompt_is_out) print(options.prompt, attention.interrupt, "generating");
     prompt_is_out = true;
-    print(text);
+    print(text, attention.interrupt, "generating");
     progress.add_token();
   };
   engine::generate(settings, options, attention.watch, context.log, take);

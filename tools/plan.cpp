@@ -273,6 +273,15 @@ std::string as_text(const PlanReport& report) {
                      prediction_table(report));
 }
 
+/// Says that it goes on where it takes long; a signal ends the program at once.
+engine::ChosenPlan choose(Context& context, const engine::Settings& settings,
+                          const engine::RunSetup& setup, const engine::PlanBasis& basis) {
+  const std::atomic<int> no_signal{0};
+  engine::Watch watch(no_signal, context.terminal, context.log);
+  const engine::Activity choosing(watch, "choosing a placement", {.to_the_end = true});
+  return engine::choose_plan(settings, *setup.model, *setup.layout, basis);
+}
+
 }  // namespace
 
 int run_plan(Context& context, const Arguments& arguments) {
@@ -315,8 +324,7 @@ int run_plan(Context& context, const Arguments& arguments) {
     if (!budget) basis.device_budget_source = "--device_memory (by default 90 % of the profile's)";
     budget = engine::Budget{budget.value_or(engine::Budget{.percent = 90}).of(own)};
   }
-  const engine::ChosenPlan chosen =
-      engine::choose_plan(settings, *setup.model, *setup.layout, basis);
+  const engine::ChosenPlan chosen = choose(context, settings, setup, basis);
   PlanReport report{settings, setup, chosen};
   report.rated_writes = rated_writes;
   if (profile) {

@@ -1,6 +1,7 @@
 #include "subcommand.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,6 +99,16 @@ void print(std::string_view text) {
   const int error = write_text(STDOUT_FILENO, text);
   require(error == 0, ErrorKind::io, "standard output: {}: the result could not be written",
           errno_name(error));
+}
+
+void print(std::string_view text, const engine::Interrupt& interrupt, const std::string& doing) {
+  constexpr int kPauseMs = 100;
+  pollfd room{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  // A write that waits for a reader goes on waiting after a signal.
+  while (::poll(&room, 1, kPauseMs) <= 0) {
+    if (interrupt.signal() != 0) throw engine::Stopped(interrupt.signal(), doing);
+  }
+  print(text);
 }
 
 }  // namespace terrace::tools

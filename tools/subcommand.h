@@ -64,6 +64,9 @@ void add_settings(engine::OptionTable& table, engine::Settings& settings,
 
 /// Writes a result to standard output. Errors: io, when it cannot be written.
 void print(std::string_view text);
+/// The same for a part of one, of `doing`, that may have to wait for its reader. Throws
+/// `engine::Stopped` when there is a signal meanwhile.
+void print(std::string_view text, const engine::Interrupt& interrupt, const std::string& doing);
 
 // The subcommands of `terrace`, a file each.
 int run_train(Context& context, const Arguments& arguments);

@@ -51,6 +51,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
 
 void Trainer::prepare_data() {
   length_ = micro_batch_shape(settings_, setup_.source.config).sequence;
+  const Activity checking(watch_, "checking the data");
   data_ = open_data(settings_, setup_.source, length_, context_.log);
   batch_ = {*settings_.batch.micro, *settings_.batch.accumulation, 1};
   const double standard = setup_.source.is_preset() && setup_.source.learning_rate

@@ -1,5 +1,8 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -123,6 +126,30 @@ TEST_F(SignalsTest, evaluate_and_generate_stop_with_a_sentence) {
   ::kill(child, SIGTERM);
   EXPECT_EQ(exit_code_of(child), 128 + SIGTERM);
   EXPECT_THAT(text_of("err"), HasSubstr("terrace: stopped by signal 15 while generating\n"));
+}
+
+TEST_F(SignalsTest, generate_stops_while_it_waits_for_its_reader) {
+  train_a_model();
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(::fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
+  const pid_t child = begin({"generate", "--model", folder_ / "model", "--max_new_tokens",
+                             "100000000", "--stop_at_end", "false"},
+                            pipe, folder_ / "err");
+  // It writes no more: its reader sleeps.
+  int before = 0;
+  int looks = 0;
+  EXPECT_TRUE(comes_true([&] {
+    int bytes = 0;
+    (void)::ioctl(reader, FIONREAD, &bytes);
+    looks = bytes > 0 && bytes == before ? looks + 1 : 0;
+    before = bytes;
+    return looks > 100;
+  }));
+  ::kill(child, SIGTERM);
+  EXPECT_EQ(exit_code_of(child), 128 + SIGTERM);
+  ::close(reader);
 }
 
 TEST_F(SignalsTest, measurements_stop_and_leave_nothing) {

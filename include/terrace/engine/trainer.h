@@ -19,8 +19,8 @@ struct TrainContext {
 };
 
 /// Trains as the settings say: plan, load or resume, steps, evaluation, checkpoints, final model.
-/// Returns the exit code: 0, or 130/143 after a signal (state is then saved). Everything is known
-/// to fit before the first step. Errors: see `ErrorKind`.
+/// Returns the exit code: 0, or 128 + its number after a signal (state is then saved). Everything
+/// is known to fit before the first step. Errors: see `ErrorKind`.
 int train(Settings settings, const TrainContext& context);
 
 }  // namespace terrace::engine
