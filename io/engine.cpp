@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "advice.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -15,6 +16,10 @@ namespace {
 /// 50 ms, a second in all, after which the device is broken rather than busy.
 constexpr int kRetriesMax = 32;
 constexpr std::int64_t kPauseMaxUs = 50'000;
+/// How long a queue that has failed may tell nothing before what is in it is given up, and the
+/// pauses between two looks.
+constexpr std::int64_t kRestMaxUs = 2'000'000;
+constexpr std::int64_t kRestPauseUs = 1'000;
 
 bool is_passing(int code) { return code == EAGAIN || code == EINTR || code == EBUSY; }
 
@@ -30,19 +35,6 @@ std::string_view verb(Operation kind) {
       return "flush";
   }
   return "";
-}
-
-std::string_view advice(int code) {
-  switch (code) {
-    case ENOSPC:
-    case EDQUOT:
-      return "; free some space, or choose another folder";
-    case EIO:
-    case ENODEV:
-      return "; the device reports a fault: look at dmesg and the drive's SMART data";
-    default:
-      return "";
-  }
 }
 
 }  // namespace
@@ -68,12 +60,12 @@ Engine::Engine(std::unique_ptr<Driver> driver, const EngineOptions& options, Log
 Engine::~Engine() {
   // The kernel reads and writes the callers' memory until the last outcome is in. Nothing new is
   // started.
-  while (pieces_in_flight_ > 0) {
-    try {
+  try {
+    while (pieces_in_flight_ > 0) {
       pieces_in_flight_ -= static_cast<int>(driver_->reap(outcomes_, true));
-    } catch (const Error&) {
-      return;  // The queue itself is broken: there is nothing left to wait for.
     }
+  } catch (const Error&) {
+    come_to_rest();
   }
 }
 
@@ -120,6 +112,7 @@ void Engine::check_alignment(const Request& request) const {
 }
 
 std::size_t Engine::submit(std::span<const Request> requests) {
+  require(!broken_, ErrorKind::internal, "an I/O engine is used after its queue has failed");
   const std::size_t count = std::min(requests.size(), free_requests_.size());
   for (const Request& request : requests.first(count)) check_alignment(request);
   for (const Request& request : requests.first(count)) {
@@ -146,8 +139,7 @@ std::size_t Engine::wait(std::span<Completion> completions, std::size_t min) {
   std::size_t count = take_ready(completions);
   do {
     pump();
-    const std::size_t found = driver_->reap(outcomes_, count < min && pieces_in_flight_ > 0);
-    for (std::size_t i = 0; i < found; ++i) settle(outcomes_[i]);
+    collect(count < min && pieces_in_flight_ > 0);
     pump();
     count += take_ready(completions.subspan(count));
   } while (count < min);
@@ -158,6 +150,41 @@ void Engine::cancel() {
   for (RequestSlot& slot : requests_) {
     const bool is_done = slot.all_started && slot.outstanding == 0;
     if (!is_done && slot.error == 0) slot.error = ECANCELED;
+  }
+}
+
+void Engine::collect(bool block) {
+  if (broken_) return;  // Everything is returned already, or given up.
+  try {
+    const std::size_t found = driver_->reap(outcomes_, block);
+    for (std::size_t i = 0; i < found; ++i) settle(outcomes_[i]);
+  } catch (const Error&) {
+    come_to_rest();
+    throw;
+  }
+}
+
+void Engine::come_to_rest() {
+  broken_ = true;
+  cancel();
+  std::int64_t progress_us = now_us();
+  while (pieces_in_flight_ > 0 && now_us() - progress_us < kRestMaxUs) {
+    std::size_t found = 0;
+    try {
+      found = driver_->reap(outcomes_, false);
+    } catch (const Error&) {
+      // Asked again: what has failed once may yet tell what is complete.
+    }
+    for (std::size_t i = 0; i < found; ++i) settle(outcomes_[i]);
+    if (found > 0) progress_us = now_us();
+    if (found == 0 && pieces_in_flight_ > 0) sleep_us(kRestPauseUs);
+  }
+  for (File& file : files_) (void)next_piece(file);  // lets go of what was not started
+  // What is left is in flight and not heard of any more: given up, too.
+  for (std::size_t index = 0; pieces_in_flight_ > 0 && index < pieces_.size(); ++index) {
+    if (pieces_[index].request == kNone) continue;
+    --pieces_in_flight_;
+    release_piece(static_cast<int>(index));
   }
 }
 
@@ -180,7 +207,13 @@ void Engine::pump() {
   if (pause_us_ > 0) sleep_us(std::exchange(pause_us_, 0));
   bool pushed = false;
   for (File& file : files_) pushed |= pump(file);
-  if (pushed) driver_->start();
+  if (!pushed) return;
+  try {
+    driver_->start();
+  } catch (const Error&) {
+    come_to_rest();
+    throw;
+  }
 }
 
 bool Engine::pump(File& file) {
@@ -335,7 +368,7 @@ void Engine::fail_request(File& file, const PieceSlot& slot, int code, std::stri
   owner.error = code;
   if (slot.piece.kind == Operation::flush) {
     owner.message = fmt::format("cannot make the writes to {} durable: {}{}", file.path.native(),
-                                errno_name(code), advice(code));
+                                errno_name(code), advice(code, file.path));
     return;
   }
   owner.message = fmt::format(
@@ -343,7 +376,7 @@ void Engine::fail_request(File& file, const PieceSlot& slot, int code, std::stri
       "{}, found {}{}{}{}",
       verb(slot.piece.kind), owner.request.size, owner.request.offset, file.path.native(),
       slot.piece.size, slot.piece.offset, errno_name(code), found.empty() ? "" : ", ", found,
-      advice(code));
+      advice(code, file.path));
 }
 
 void Engine::release_piece(int index) {

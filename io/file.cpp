@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "advice.h"
+
 namespace terrace::io {
 namespace {
 
@@ -39,15 +41,27 @@ void write_all(int descriptor, const std::filesystem::path& path, std::uint64_t 
     const int code = written < 0 ? errno : EAGAIN;
     require(is_passing(code) && ++retries < kRetriesMax, ErrorKind::io,
             "cannot write {} bytes at offset {} of {}: {}{}", source.size(), offset, path.native(),
-            errno_name(code),
-            code == ENOSPC || code == EDQUOT ? "; free some space, or write elsewhere" : "");
+            errno_name(code), advice(code, path));
   }
 }
 
+/// Makes a call that returns a negative value on failure, again when a signal has interrupted it.
+template <class Call>
+int uninterrupted(Call&& call) {
+  int result = call();
+  for (int i = 0; i < kRetriesMax && result < 0 && errno == EINTR; ++i) result = call();
+  return result;
+}
+
+FileDescriptor open_file(const std::filesystem::path& path, int how) {
+  return FileDescriptor(uninterrupted([&] { return ::open(path.c_str(), how, 0666); }));
+}
+
 void sync_file(int descriptor, const std::filesystem::path& path) {
-  const bool synced = ::fsync(descriptor) == 0;  // Before errno is read.
-  require(synced, ErrorKind::io, "cannot make {} durable: fsync failed with {}", path.native(),
-          errno_name(errno));
+  const bool synced = uninterrupted([&] { return ::fsync(descriptor); }) == 0;
+  const int code = errno;
+  require(synced, ErrorKind::io, "cannot make {} durable: fsync failed with {}{}", path.native(),
+          errno_name(code), advice(code, path));
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -90,7 +104,7 @@ pid_t writer_of(std::string_view name) {
 
 InputFile::InputFile(std::filesystem::path path, ErrorKind missing)
     : path_(std::move(path)), missing_(missing) {
-  descriptor_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  descriptor_ = open_file(path_, O_RDONLY | O_CLOEXEC);
   require(static_cast<bool>(descriptor_), missing_, "cannot open {} for reading: {}",
           path_.native(), errno_name(errno));
   const struct stat status = status_of(descriptor_, path_);
@@ -143,11 +157,12 @@ OutputFile::OutputFile(std::filesystem::path path, OutputFileOptions options)
   const int how = O_WRONLY | O_CREAT | O_CLOEXEC | (options.atomic ? O_EXCL : O_TRUNC);
   for (int attempt = 0; attempt < kNamesMax; ++attempt) {
     if (options.atomic) written_ = temporary_name(path_, attempt);
-    descriptor_ = FileDescriptor(::open(written_.c_str(), how, 0666));
+    descriptor_ = open_file(written_, how);
     if (descriptor_ || errno != EEXIST) break;
   }
-  require(static_cast<bool>(descriptor_), ErrorKind::io, "cannot create {}: {}", written_.string(),
-          errno_name(errno));
+  const int code = errno;
+  require(static_cast<bool>(descriptor_), ErrorKind::io, "cannot create {}: {}{}",
+          written_.string(), errno_name(code), advice(code, written_));
 }
 
 OutputFile::~OutputFile() {
@@ -188,6 +203,37 @@ void OutputFile::commit() {
   descriptor_.reset();
 }
 
+GrowingFile::GrowingFile(std::filesystem::path path) : path_(std::move(path)) {
+  const bool is_new = !is_there(path_);
+  descriptor_ = open_file(path_, O_WRONLY | O_CREAT | O_CLOEXEC);
+  const int code = errno;
+  require(static_cast<bool>(descriptor_), ErrorKind::io, "cannot write {}: {}{}", path_.native(),
+          errno_name(code), advice(code, path_));
+  bytes_ = static_cast<std::uint64_t>(status_of(descriptor_, path_).st_size);
+  sync();
+  if (is_new) sync_folder(folder_of(path_));
+}
+
+void GrowingFile::append(std::string_view text) {
+  try {
+    write_all(descriptor_.get(), path_, bytes_, std::as_bytes(std::span(text)));
+  } catch (const Error&) {
+    // Rather the file as it was than with a part of the text. That, too, may fail.
+    (void)!::ftruncate(descriptor_.get(), static_cast<off_t>(bytes_));
+    throw;
+  }
+  bytes_ += text.size();
+}
+
+void GrowingFile::replace_end(std::uint64_t bytes, std::string_view text) {
+  require(bytes <= bytes_ && bytes <= text.size(), ErrorKind::internal,
+          "the end of {} is replaced by less", path_.native());
+  write_all(descriptor_.get(), path_, bytes_ - bytes, std::as_bytes(std::span(text)));
+  bytes_ += text.size() - bytes;
+}
+
+void GrowingFile::sync() { sync_file(descriptor_.get(), path_); }
+
 void write_file(const std::filesystem::path& path, std::string_view contents) {
   OutputFile file(path, {.buffer_bytes = 1});
   file.write(contents);
@@ -195,19 +241,22 @@ void write_file(const std::filesystem::path& path, std::string_view contents) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor descriptor = open_file(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open the folder {}: {}",
           folder.string(), errno_name(errno));
   // Some network file systems cannot sync a folder and say so with EINVAL; there is no more to do.
-  const bool synced = ::fsync(descriptor.get()) == 0 || errno == EINVAL;
-  require(synced, ErrorKind::io, "cannot make the folder {} durable: fsync failed with {}",
-          folder.string(), errno_name(errno));
+  const bool synced =
+      uninterrupted([&] { return ::fsync(descriptor.get()); }) == 0 || errno == EINVAL;
+  const int code = errno;
+  require(synced, ErrorKind::io, "cannot make the folder {} durable: fsync failed with {}{}",
+          folder.string(), errno_name(code), advice(code, folder));
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   const bool renamed = ::rename(from.c_str(), to.c_str()) == 0;
-  require(renamed, ErrorKind::io, "cannot rename {} to {}: {}", from.string(), to.string(),
-          errno_name(errno));
+  const int code = errno;
+  require(renamed, ErrorKind::io, "cannot rename {} to {}: {}{}", from.string(), to.string(),
+          errno_name(code), advice(code, to));
   sync_folder(folder_of(to));
   if (folder_of(from) != folder_of(to)) sync_folder(folder_of(from));
 }
@@ -265,7 +314,8 @@ std::size_t remove_temporaries(const std::filesystem::path& folder) {
     const bool is_dead = writer > 0 && ::kill(writer, 0) != 0 && errno == ESRCH;
     if (is_dead && ::unlink(entry.path().c_str()) == 0) ++removed;
   }
-  require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder.string(), code.message());
+  require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder.string(),
+          errno_name(code.value()));
   return removed;
 }
 

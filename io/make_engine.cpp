@@ -10,9 +10,7 @@ std::optional<DriverKind> driver_kind_named(std::string_view name) {
 }
 
 std::unique_ptr<Engine> make_engine(const EngineOptions& options, Log& log) {
-  const DriverOptions wanted{.depth = Engine::driver_depth(options),
-                             .sqpoll = options.sqpoll,
-                             .one_thread = options.one_thread};
+  const DriverOptions wanted{.depth = Engine::driver_depth(options), .sqpoll = options.sqpoll};
   std::unique_ptr<Driver> driver;
   if (options.driver == DriverKind::uring) {
     int refusal = 0;

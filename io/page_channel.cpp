@@ -212,21 +212,32 @@ void PageChannel::verify(const Transfer& transfer, std::uint64_t begin, std::uin
   }
 }
 
-void PageChannel::fail(std::string message) {
+void PageChannel::abandon() noexcept {
   failed_ = true;
   engine_->cancel();
-  // Nothing may touch the callers' memory once they unwind.
-  while (engine_->in_flight() > 0) (void)engine_->wait(completions_, 1);
+  try {
+    while (engine_->in_flight() > 0) (void)engine_->wait(completions_, 1);
+  } catch (const Error&) {
+    // The queue has failed. What was in flight is at rest all the same.
+  }
   if (turn_.owns_lock()) turn_.unlock();
+}
+
+void PageChannel::fail(std::string message) {
   throw Error(ErrorKind::io, message, __FILE__, __LINE__);
 }
 
 void PageChannel::collect(std::size_t min) {
-  pump();
-  const std::size_t count = engine_->wait(completions_, min);
-  for (std::size_t i = 0; i < count; ++i) settle(completions_[i]);
-  if (turn_.owns_lock() && engine_->in_flight() == 0) turn_.unlock();
-  if (count > 0) pump();
+  try {
+    pump();
+    const std::size_t count = engine_->wait(completions_, min);
+    for (std::size_t i = 0; i < count; ++i) settle(completions_[i]);
+    if (turn_.owns_lock() && engine_->in_flight() == 0) turn_.unlock();
+    if (count > 0) pump();
+  } catch (...) {
+    abandon();
+    throw;
+  }
 }
 
 std::size_t PageChannel::wait(std::span<std::uint64_t> done_tags) {

@@ -57,7 +57,7 @@ void require_space(std::span<const std::filesystem::path> folders,
 void remove_scratch(const std::filesystem::path& folder) {
   const std::error_code code = remove_with_space(folder / kScratchName);
   require(!code, ErrorKind::io, "cannot remove {}: {}", (folder / kScratchName).string(),
-          code.message());
+          errno_name(code.value()));
 }
 
 }  // namespace
@@ -74,7 +74,6 @@ PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStore
   own.depth = 8;
   own.requests_max = 64;
   own.sqpoll = false;
-  own.one_thread = false;  // Whoever commits.
   engine_ = new_engine(own);
 }
 

@@ -62,7 +62,7 @@ bool is_run_folder(const fs::path& path) {
 void remove_all(std::span<const fs::path> folders) {
   for (const fs::path& path : removal_order(folders)) {
     const std::error_code code = remove_with_space(path);
-    require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), code.message());
+    require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), errno_name(code.value()));
     // Or a power cut could undo it and keep what follows.
     if (path.filename() == PageStore::kManifestName) sync_folder(path.parent_path());
   }
@@ -119,7 +119,7 @@ std::vector<fs::path> removal_order(std::span<const fs::path> folders) {
       if (entry.path().filename() != kLockName) order.push_back(entry.path());
     }
     require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder->string(),
-            code.message());
+            errno_name(code.value()));
     order.push_back(*folder / kLockName);
     order.push_back(*folder);
   }

@@ -1,6 +1,4 @@
 #include <liburing.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "file_table.h"
+#include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/driver.h"
@@ -21,23 +20,22 @@ constexpr unsigned kFilesMax = 64;
 /// The kernel refuses a longer single buffer with EFAULT, even for root.
 constexpr std::size_t kRegisteredBytesMax = kGiB;
 
-/// Set-up flags, best first; an older kernel refuses what it does not know with EINVAL. The rings
-/// start disabled because a ring with a single issuer belongs to the thread that enables it, and a
-/// driver is made on one thread and used on another. Where io_uring_register is forbidden, such a
-/// ring could not be enabled: the last ones do without.
-constexpr std::array kSetupFlags = {
-    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
-    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_R_DISABLED,
-    IORING_SETUP_COOP_TASKRUN,
-    0U,
-};
+/// Set-up flags, best first; an older kernel refuses what it does not know with EINVAL. Not among
+/// them is a single issuer: of its ring no other thread could collect what is in flight, and
+/// whoever destroys an engine has to wait for that.
+constexpr std::array kSetupFlags = {IORING_SETUP_COOP_TASKRUN, 0U};
+
+/// Calls in a row that may fail without moving anything, which a signal or a shortage brings about.
+/// The pauses between them double from 10 us to 50 ms, two seconds in all.
+constexpr int kRetriesMax = 50;
+constexpr std::int64_t kPauseMaxUs = 50'000;
+/// The same for interruptions, which need no pause: a profiler's signals come every millisecond.
+constexpr int kInterruptionsMax = 100'000;
 
 class UringDriver final : public Driver {
  public:
   UringDriver(const io_uring& ring, bool files_registered)
-      : ring_(ring),
-        files_registered_(files_registered),
-        enabled_((ring.flags & IORING_SETUP_R_DISABLED) == 0) {}
+      : ring_(ring), files_registered_(files_registered) {}
   ~UringDriver() override { io_uring_queue_exit(&ring_); }
 
   [[nodiscard]] std::string_view name() const override { return "io_uring"; }
@@ -62,7 +60,7 @@ class UringDriver final : public Driver {
 
  private:
   void register_file(FileId file);
-  void enable();
+  void check_enter(int code);
   void prepare(io_uring_sqe* entry, const Piece& piece);
   [[nodiscard]] int registered_index(const Piece& piece) const;
 
@@ -70,8 +68,9 @@ class UringDriver final : public Driver {
   FileTable files_;
   std::vector<iovec> registered_;  ///< by address
   bool files_registered_;
-  bool enabled_;
   std::size_t in_flight_ = 0;
+  int retries_ = 0;        ///< calls that failed since the last one that did not
+  int interruptions_ = 0;  ///< those of them that a signal interrupted
 };
 
 void UringDriver::register_file(FileId file) {
@@ -138,30 +137,29 @@ void UringDriver::prepare(io_uring_sqe* entry, const Piece& piece) {
   entry->user_data = piece.slot;
 }
 
-void UringDriver::enable() {
-  // By system call: liburing 2.3 declares io_uring_enable_rings and does not export it.
-  const long code =
-      ::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  require(code == 0, ErrorKind::io, "cannot start io_uring: {}", errno_name(errno));
-  enabled_ = true;
-}
-
 void UringDriver::push(const Piece& piece) {
-  if (!enabled_) enable();
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   while (entry == nullptr) {  // Only while a polling kernel thread has yet to take what is queued.
-    io_uring_submit(&ring_);
+    check_enter(io_uring_submit(&ring_));
     entry = io_uring_get_sqe(&ring_);
   }
   prepare(entry, piece);
   ++in_flight_;
 }
 
-/// Checks what entering the kernel returned. Busy or interrupted is no error: what is complete has
-/// to be collected, and what is left queued goes with the next call.
-void check_enter(int code) {
-  if (code >= 0 || code == -EINTR || code == -EAGAIN || code == -EBUSY) return;
-  fail(ErrorKind::io, "io_uring_enter failed with {}", errno_name(-code));
+/// Checks what entering the kernel returned. Busy or interrupted is no error for a while: what is
+/// complete has to be collected, and what is left queued goes with the next call.
+void UringDriver::check_enter(int code) {
+  if (code >= 0) {
+    retries_ = interruptions_ = 0;
+    return;
+  }
+  const bool passes = code == -EINTR
+                          ? ++interruptions_ < kInterruptionsMax
+                          : (code == -EAGAIN || code == -EBUSY) && ++retries_ < kRetriesMax;
+  require(passes, ErrorKind::io, "io_uring_enter failed with {}{}", errno_name(-code),
+          code == -EINTR || code == -EAGAIN || code == -EBUSY ? " again and again" : "");
+  if (code != -EINTR) sleep_us(std::min(kPauseMaxUs, std::int64_t{10} << std::min(retries_, 20)));
 }
 
 void UringDriver::start() { check_enter(io_uring_submit(&ring_)); }
@@ -192,14 +190,7 @@ std::size_t UringDriver::reap(std::span<Outcome> outcomes, bool block) {
 
 std::unique_ptr<Driver> make_uring_driver(const DriverOptions& options, int& refusal) {
   std::vector<unsigned> attempts(kSetupFlags.begin(), kSetupFlags.end());
-  if (options.sqpoll) {
-    attempts.insert(attempts.begin(),
-                    {IORING_SETUP_SQPOLL | IORING_SETUP_R_DISABLED, IORING_SETUP_SQPOLL});
-  }
-  if (!options.one_thread) {
-    std::erase_if(attempts,
-                  [](unsigned flags) { return (flags & IORING_SETUP_SINGLE_ISSUER) != 0; });
-  }
+  if (options.sqpoll) attempts.insert(attempts.begin(), IORING_SETUP_SQPOLL);
   for (const unsigned flags : attempts) {
     io_uring ring{};
     io_uring_params parameters{};
@@ -208,11 +199,8 @@ std::unique_ptr<Driver> make_uring_driver(const DriverOptions& options, int& ref
     refusal = -io_uring_queue_init_params(static_cast<unsigned>(options.depth), &ring, &parameters);
     if (refusal == EINVAL) continue;
     if (refusal != 0) break;
-    const bool registered = io_uring_register_files_sparse(&ring, kFilesMax) == 0;
-    if (registered || (flags & IORING_SETUP_R_DISABLED) == 0) {
-      return std::make_unique<UringDriver>(ring, registered);
-    }
-    io_uring_queue_exit(&ring);
+    return std::make_unique<UringDriver>(ring,
+                                         io_uring_register_files_sparse(&ring, kFilesMax) == 0);
   }
   return nullptr;
 }

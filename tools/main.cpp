@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -60,9 +61,9 @@ int run(const Arguments& arguments) {
         terminal, error.kind(),
         fmt::format("{} (internal fault at {}:{})", error.what(), error.file(), error.line()));
   } catch (const std::filesystem::filesystem_error& error) {
-    return report(
-        terminal, ErrorKind::io,
-        fmt::format("cannot look at {}: {}", error.path1().string(), error.code().message()));
+    return report(terminal, ErrorKind::io,
+                  fmt::format("cannot look at {}: {}", error.path1().string(),
+                              errno_name(error.code().value())));
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) {
       return report(terminal, ErrorKind::internal,
@@ -85,6 +86,8 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   terrace::tools::hold_standard_descriptors();
+  // A write beyond the limit of file sizes is then an error, which names file and limit.
+  (void)std::signal(SIGXFSZ, SIG_IGN);
   terrace::tools::wait_passively(argv);
   return terrace::tools::run(terrace::tools::Arguments(argv + 1, argv + argc));
 }

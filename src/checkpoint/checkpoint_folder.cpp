@@ -42,7 +42,8 @@ void for_each_folder(const std::filesystem::path& output, Visit&& visit) {
   std::error_code code;
   if (!std::filesystem::exists(output, code)) return;
   std::filesystem::directory_iterator entries(output, code);
-  require(!code, ErrorKind::io, "cannot list the folder {}: {}", output.string(), code.message());
+  require(!code, ErrorKind::io, "cannot list the folder {}: {}", output.string(),
+          errno_name(code.value()));
   // Collected first, because a visit may rename or remove.
   std::vector<std::filesystem::path> folders;
   for (const auto& entry : entries) {
@@ -109,7 +110,8 @@ std::size_t remove_unfinished(const std::filesystem::path& output) {
       return;
     }
     std::filesystem::remove_all(folder, code);
-    require(!code, ErrorKind::io, "cannot remove {}: {}", folder.string(), code.message());
+    require(!code, ErrorKind::io, "cannot remove {}: {}", folder.string(),
+            errno_name(code.value()));
     ++removed;
   });
   return removed;

@@ -86,7 +86,7 @@ void require_sizes(const std::filesystem::path& folder, const Marker& marker) {
     const std::uintmax_t size = std::filesystem::file_size(path, code);
     require(!code, ErrorKind::corrupt,
             "{} is missing ({}), but {} lists it; use another checkpoint", path.string(),
-            code.message(), kMarkerName);
+            errno_name(code.value()), kMarkerName);
     require(size == file.fingerprint.bytes, ErrorKind::corrupt,
             "{} has {} bytes, but was saved with {}; it was truncated or altered, use another "
             "checkpoint",

@@ -102,7 +102,8 @@ std::uint64_t write_model_folder(const std::filesystem::path& folder, const Mode
                                  const WriteOptions& options) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
-  require(!code, ErrorKind::io, "cannot create the folder {}: {}", folder.string(), code.message());
+  require(!code, ErrorKind::io, "cannot create the folder {}: {}", folder.string(),
+          errno_name(code.value()));
   const ShardOptions shards{.dtype = model.dtype, .shard_bytes_max = options.shard_bytes_max};
   const std::vector<TextFile> files = description_files(model);
   const std::uint64_t bytes = ShardWriter::total_bytes(tensors, shards) + total_bytes(files);

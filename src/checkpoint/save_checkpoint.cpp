@@ -49,7 +49,7 @@ class Save {
     const std::filesystem::path optimizer = folder_ / kOptimizerFolder;
     std::error_code code;
     require(std::filesystem::create_directory(optimizer, code), ErrorKind::io,
-            "cannot create the folder {}: {}", optimizer.string(), code.message());
+            "cannot create the folder {}: {}", optimizer.string(), errno_name(code.value()));
     progress_.advance("begin", 0);
     write_weights_and_master(optimizer);
     write_moment(StateKind::exp_avg, optimizer);
@@ -134,7 +134,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& output,
                                       const WriteOptions& options) {
   std::error_code code;
   std::filesystem::create_directories(output, code);
-  require(!code, ErrorKind::io, "cannot create the folder {}: {}", output.string(), code.message());
+  require(!code, ErrorKind::io, "cannot create the folder {}: {}", output.string(),
+          errno_name(code.value()));
   const std::uint64_t bytes = checkpoint_bytes(contents, options);
   require_free_space(output, bytes, ErrorKind::io);
   const std::string name = fmt::format("checkpoint-{}", contents.trainer.global_step);

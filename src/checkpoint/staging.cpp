@@ -25,7 +25,7 @@ StagingFolder::StagingFolder(const std::filesystem::path& parent, const std::str
   std::filesystem::remove_all(path_, code);  // Of a dead process that had this id.
   const bool created = std::filesystem::create_directory(path_, code);
   require(created && !code, ErrorKind::io, "cannot create the folder {}: {}", path_.string(),
-          code ? code.message() : "it is there already");
+          code ? errno_name(code.value()) : "it is there already");
 }
 
 StagingFolder::~StagingFolder() {

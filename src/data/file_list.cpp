@@ -51,7 +51,7 @@ class Walk {
       entries.push_back(*at);
     }
     require(!code, ErrorKind::data, "the folder {} cannot be read: {}; make it readable",
-            folder.string(), code.message());
+            folder.string(), errno_name(code.value()));
     std::ranges::sort(entries, {}, [](const fs::directory_entry& entry) -> const std::string& {
       return entry.path().native();
     });
@@ -72,7 +72,7 @@ FileList list_files(std::span<const fs::path> paths, std::string_view flag) {
     std::error_code code;
     const fs::file_status status = fs::status(path, code);
     require(fs::exists(status), ErrorKind::data, "{} names {}, which cannot be found: {}", flag,
-            path.string(), code ? code.message() : "no such file or folder");
+            path.string(), code ? errno_name(code.value()) : "no such file or folder");
     if (fs::is_directory(status)) {
       walk.add_folder(path, argument);
       continue;

@@ -138,6 +138,16 @@ DiskLane::DiskLane(Program& program, plan::Lane lane, io::PageStore& store, Comm
 }
 
 void DiskLane::run_tasks(const Run& run) {
+  try {
+    move_pages(run);
+  } catch (...) {
+    // Also when another lane has failed: this one may have the drives' turn, for which one waits.
+    channel_->abandon();
+    throw;
+  }
+}
+
+void DiskLane::move_pages(const Run& run) {
   for (const int index : tasks_) {
     const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
     // Transfers go on only while the channel is waited for: do that rather than wait for others.

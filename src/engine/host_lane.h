@@ -101,6 +101,7 @@ class DiskLane final : public HostLane {
   };
 
   void run_tasks(const Run& run) override;
+  void move_pages(const Run& run);
   void bind(int task);
   void begin(int task, const Run& run);
   /// Commits, or drops what a skipped step has written.

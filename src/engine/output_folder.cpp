@@ -97,7 +97,7 @@ void OutputFolder::make() {
   std::error_code failed;
   fs::create_directories(path_, failed);
   require(!failed, ErrorKind::usage, "cannot make the output folder {}: {}", path_.string(),
-          failed.message());
+          errno_name(failed.value()));
   lock();
   require(resumes_ || overwrites_ || holds_nothing(path_), ErrorKind::usage,
           "another run has begun and ended in the output folder {} meanwhile: name another one",
@@ -182,7 +182,8 @@ void OutputFolder::clear() {
     } else {
       std::error_code failed;
       fs::remove(path, failed);
-      require(!failed, ErrorKind::io, "cannot remove {}: {}", path.string(), failed.message());
+      require(!failed, ErrorKind::io, "cannot remove {}: {}", path.string(),
+              errno_name(failed.value()));
     }
     names.push_back(path.filename().string());
   }

@@ -5,16 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "io/aligned_buffer.h"
 #include "io/faulty_driver.h"
 #include "io/page_contents.h"
 #include "io/temporary_folder.h"
+#include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/random.h"
 #include "terrace/core/units.h"
@@ -222,6 +226,51 @@ TEST_P(EngineTest, destruction_waits_for_what_is_in_flight) {
   }
   EXPECT_EQ(engine_->submit(requests), requests.size());
   engine_.reset();  // Under ASan, a transfer into freed memory would show.
+}
+
+TEST_P(EngineTest, destruction_on_another_thread_waits_too) {
+  if (GetParam().name.ends_with("direct_at_the_first_transfer")) {
+    GTEST_SKIP() << "nothing is in flight: each piece waits to be made again";
+  }
+  make({.depth = 16, .requests_max = 16, .piece_bytes = 4 * kMiB});
+  if (engine_ == nullptr) GTEST_SKIP();
+  constexpr std::uint64_t kCount = 16;
+  const OpenedFile file = create("a", kCount * 4 * kMiB);
+  AlignedBuffer source(kCount * 4 * kMiB), target(kCount * 4 * kMiB);
+  fill(source.span(), 3);
+  std::vector<Request> requests;
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    requests.push_back(
+        {Operation::write, file.id, i * 4 * kMiB, source.data() + i * 4 * kMiB, 4 * kMiB, i});
+  }
+  for (const auto& [token, completion] : run(requests)) ASSERT_EQ(completion.message, "");
+  for (Request& request : requests) {
+    request.kind = Operation::read;
+    request.data = target.data() + (request.data - source.data());
+  }
+  // The thread that began them is alive all the while, and does nothing about them.
+  std::atomic<bool> begun{false}, gone{false};
+  std::thread issuer([&] {
+    EXPECT_EQ(engine_->submit(requests), kCount);
+    begun = true;
+    begun.notify_one();
+    gone.wait(false);
+  });
+  begun.wait(false);
+  engine_.reset();
+  // Whatever arrives is there now.
+  AlignedBuffer found(target.span().size());
+  std::memcpy(found.data(), target.data(), target.span().size());
+  sleep_us(20'000);
+  EXPECT_TRUE(same_bytes(found.span(), target.span()));
+  const bool drops_pieces = GetParam().name.find("faulty") != std::string::npos ||
+                            GetParam().name.find("short") != std::string::npos;
+  if (!drops_pieces) {
+    EXPECT_TRUE(same_bytes(source.span(), target.span()));
+  }
+  gone = true;
+  gone.notify_one();
+  issuer.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Drivers, EngineTest, ::testing::ValuesIn(drivers_under_test()),

@@ -8,6 +8,7 @@
 #include "io/page_contents.h"
 #include "io/passing_driver.h"
 #include "io/temporary_folder.h"
+#include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/aligned_memory.h"
 #include "terrace/io/page_channel.h"
@@ -56,6 +57,28 @@ class WatchedDriver final : public terrace::testing::PassingDriver {
 
   Seen& seen_;
   std::vector<Operation> kinds_;  ///< by slot
+};
+
+/// A queue whose calls fail from a given one on, as when the kernel is out of memory.
+class BreakingDriver final : public terrace::testing::PassingDriver {
+ public:
+  BreakingDriver(std::unique_ptr<Driver> driver, std::atomic<int>& calls_left)
+      : PassingDriver(std::move(driver)), calls_left_(calls_left) {}
+
+  void start() override {
+    check();
+    driver_->start();
+  }
+  [[nodiscard]] std::size_t reap(std::span<Outcome> outcomes, bool block) override {
+    check();
+    return driver_->reap(outcomes, block);
+  }
+
+ private:
+  void check() {
+    if (calls_left_-- == 0) fail(ErrorKind::io, "the queue failed");
+  }
+  std::atomic<int>& calls_left_;
 };
 
 constexpr std::uint64_t kPageBytes = 3 * kMiB;
@@ -123,6 +146,7 @@ class PhasesTest : public ::testing::Test {
 
   TemporaryFolder folder_;
   Log log_{[](LogLevel, std::string_view) {}};
+  std::atomic<int> calls_left_{-1};  ///< of a breaking queue
 };
 
 TEST_F(PhasesTest, apart_means_that_a_drive_never_has_both_kinds_at_once) {
@@ -159,6 +183,59 @@ TEST_F(PhasesTest, a_channel_that_is_gone_gives_its_turn_back) {
     const auto first = store->open_channel();
     first->write(PageId(1), memory.span(), 0);
   }
+  const auto second = store->open_channel();
+  std::uint64_t tag = 0;
+  second->write(PageId(2), memory.span(), 7);
+  while (second->in_flight() > 0) (void)second->wait({&tag, 1});
+  EXPECT_EQ(tag, 7U);
+}
+
+TEST_F(PhasesTest, a_channel_whose_queue_fails_lets_the_others_go_on) {
+  Seen seen;
+  const auto store = [&] {
+    const StoreFolder folders[] = {{folder_.path(), 1}};
+    std::vector<PageSpec> pages;
+    for (std::uint64_t page = 0; page < kPages; ++page) {
+      pages.push_back({PageId(page), kPageBytes, "page"});
+    }
+    PageStoreOptions options = options_of(Phases::apart, seen);
+    options.engine_factory = [this](const EngineOptions& engine, Log& log) {
+      const int depth = Engine::driver_depth(engine);
+      return std::make_unique<Engine>(
+          std::make_unique<BreakingDriver>(make_thread_driver({.depth = depth}), calls_left_),
+          engine, log);
+    };
+    return PageStore::create(folders, pages, options, log_);
+  }();
+  const AlignedMemory memory(kPageBytes);
+  fill_page(memory.span(), 1, 1);
+  std::uint64_t tag = 0;
+  for (int calls = 0; calls < 8; ++calls) {
+    const auto first = store->open_channel();
+    const auto second = store->open_channel();
+    const auto page = static_cast<std::uint64_t>(2 * calls);
+    calls_left_ = calls;
+    EXPECT_THROW(
+        {
+          first->write(PageId(page), memory.span(), 0);
+          while (first->in_flight() > 0) (void)first->wait({&tag, 1});
+        },
+        Error)
+        << calls;
+    second->write(PageId(page + 1), memory.span(), 7);
+    while (second->in_flight() > 0) (void)second->wait({&tag, 1});
+    EXPECT_EQ(tag, 7U);
+  }
+}
+
+TEST_F(PhasesTest, a_channel_that_is_abandoned_gives_its_turn_back) {
+  Seen seen;
+  const auto store = create(Phases::apart, seen);
+  const AlignedMemory memory(kPageBytes);
+  fill_page(memory.span(), 1, 1);
+  const auto first = store->open_channel();
+  first->write(PageId(1), memory.span(), 0);
+  first->abandon();
   const auto second = store->open_channel();
   std::uint64_t tag = 0;
   second->write(PageId(2), memory.span(), 7);

@@ -89,9 +89,6 @@ struct DriverOptions {
   int depth = 128;
   /// Let a kernel thread poll the submission queue (io_uring only).
   bool sqpoll = false;
-  /// The thread that moves the first piece moves all of them, which io_uring can use; false: calls
-  /// come from several threads, one after the other.
-  bool one_thread = true;
 };
 
 /// io_uring with registered files and buffers. Returns null and sets `refusal` to the errno where

@@ -37,7 +37,6 @@ struct EngineOptions {
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
   bool direct = true;
   bool sqpoll = false;
-  bool one_thread = true;  ///< as `DriverOptions::one_thread`
 };
 
 /// What the engine found it can do; fall-backs taken later change it.
@@ -55,7 +54,10 @@ struct Capabilities {
 ///
 /// Requests on one file start in order and complete in any. Nothing is allocated between `open` and
 /// destruction, except for messages of failures. Single-owner: one thread at a time, which may be
-/// another than the one that made it. The destructor waits for what is in flight.
+/// another than the one that made it. The destructor waits for what is in flight, on any thread.
+///
+/// When the driver's queue itself fails, `submit` and `wait` throw, kind `io`. By then everything
+/// in flight has come to rest, or nothing was heard of it for seconds; the engine takes no more.
 class Engine {
  public:
   /// `driver` was made with a depth of at least `driver_depth(options)`. `log` outlives the engine.
@@ -148,6 +150,11 @@ class Engine {
   void release_piece(int index);
   void finish_if_done(int request);
   [[nodiscard]] std::size_t take_ready(std::span<Completion> completions);
+  /// Settles what the driver has.
+  void collect(bool block);
+  /// Gives up every request once the driver's queue has failed, and waits for what is in flight as
+  /// long as it is heard of.
+  void come_to_rest();
 
   std::unique_ptr<Driver> driver_;
   EngineOptions options_;
@@ -161,6 +168,7 @@ class Engine {
   int pieces_in_flight_ = 0;
   std::int64_t pause_us_ = 0;  ///< to wait before a device that is busy is asked again
   bool registered_ = false;
+  bool broken_ = false;  ///< the driver's queue has failed
   std::vector<Outcome> outcomes_;
 };
 

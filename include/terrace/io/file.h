@@ -96,6 +96,27 @@ class OutputFile {
   std::uint64_t flushed_ = 0;
 };
 
+/// A file that is read while it grows: what is appended is seen at once, and durable after `sync`.
+/// It goes on at the end of what is there, which is durable once it is made. Single-owner.
+///
+/// Errors of all members: kind `io`, with path, offset, length and the errno's name.
+class GrowingFile {
+ public:
+  explicit GrowingFile(std::filesystem::path path);
+
+  /// Where it fails the file is left as it was, if the system allows that.
+  void append(std::string_view text);
+  /// Puts `text`, which is no shorter, in the place of the last `bytes` bytes. A kill or an error
+  /// meanwhile may leave a part of it.
+  void replace_end(std::uint64_t bytes, std::string_view text);
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor descriptor_;
+  std::uint64_t bytes_ = 0;
+};
+
 /// Replaces the file by `contents`, atomically and durably. Errors: as `OutputFile`.
 void write_file(const std::filesystem::path& path, std::string_view contents);
 

@@ -61,6 +61,10 @@ class PageChannel {
   /// Blocks until a page is complete (or returns 0 when none is in flight) and returns how many
   /// tags it put to the front of `done_tags`, in the order in which they were completed.
   [[nodiscard]] std::size_t wait(std::span<std::uint64_t> done_tags);
+  /// Gives up what is under way: waits until nothing touches the memory any more, and ends this
+  /// channel's turn, so that others go on. The channel is then of no more use. For an owner that
+  /// will not wait for its pages; an error of the channel itself does the same.
+  void abandon() noexcept;
   /// Pages started whose tag has not been returned; at most `ChannelOptions::pages_max`.
   [[nodiscard]] std::size_t in_flight() const { return transfers_.size() - free_.size(); }
 
@@ -93,7 +97,7 @@ class PageChannel {
   [[nodiscard]] bool may_start();
   void settle(Completion& completion);
   void verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes);
-  /// Waits for everything in flight, then throws.
+  /// Throws; what collects abandons.
   [[noreturn]] void fail(std::string message);
   void collect(std::size_t min);
 

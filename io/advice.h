@@ -1,0 +1,12 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace terrace::io {
+
+/// What to do about a call on `path` that failed with `code`: the place that is full or limited,
+/// and the remedy. The end of a sentence, from its semicolon on; empty where there is none to give.
+[[nodiscard]] std::string advice(int code, const std::filesystem::path& path);
+
+}  // namespace terrace::io
