@@ -5,6 +5,7 @@
 
 #include "subcommand.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/metrics_file.h"
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/core/error.h"

@@ -82,22 +82,58 @@ RunIdentity identity_from_json(const Json& json, std::string_view where) {
   return identity;
 }
 
+Json rows_to_json(const std::vector<StepRow>& rows) {
+  Json list = Json::array();
+  for (const StepRow& row : rows) {
+    Json entry = {{"step", row.step},
+                  {"epoch", row.epoch},
+                  {"loss", to_number(row.loss)},
+                  {"grad_norm", to_number(row.grad_norm)},
+                  {"learning_rate", row.learning_rate},
+                  {"tokens", row.tokens},
+                  {"skipped", row.skipped},
+                  {"nonfinite", row.nonfinite}};
+    if (row.eval_loss) entry["eval_loss"] = to_number(*row.eval_loss);
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+std::vector<StepRow> rows_from_json(const Json& list) {
+  std::vector<StepRow> rows;
+  for (const Json& entry : list) {
+    StepRow& row = rows.emplace_back();
+    row.step = entry.at("step").get<std::int64_t>();
+    row.epoch = entry.at("epoch").get<double>();
+    row.loss = from_number(entry.at("loss"));
+    row.grad_norm = from_number(entry.at("grad_norm"));
+    row.learning_rate = entry.at("learning_rate").get<double>();
+    row.tokens = entry.at("tokens").get<std::int64_t>();
+    row.skipped = entry.at("skipped").get<std::int64_t>();
+    row.nonfinite = entry.at("nonfinite").get<std::string>();
+    if (entry.contains("eval_loss")) row.eval_loss = from_number(entry.at("eval_loss"));
+  }
+  return rows;
+}
+
 Json ours_to_json(const TrainerState& state) {
-  return {{"adam_step", state.adam_step},
-          {"skipped_steps", state.skipped_steps},
-          {"skipped_in_a_row", state.skipped_in_a_row},
-          {"loader",
-           {{"samples", state.loader.samples},
-            {"sequences", state.loader.sequences},
-            {"length", state.loader.length},
-            {"seed", state.loader.seed}}},
-          {"loss_scale",
-           {{"scale", state.loss_scale.scale},
-            {"good_steps", state.loss_scale.good_steps},
-            {"hysteresis_left", state.loss_scale.hysteresis_left}}},
-          {"identity", identity_to_json(state.identity)},
-          {"versions", to_object(state.versions)},
-          {"numerics", to_object(state.numerics)}};
+  Json json = {{"adam_step", state.adam_step},
+               {"skipped_steps", state.skipped_steps},
+               {"skipped_in_a_row", state.skipped_in_a_row},
+               {"loader",
+                {{"samples", state.loader.samples},
+                 {"sequences", state.loader.sequences},
+                 {"length", state.loader.length},
+                 {"seed", state.loader.seed}}},
+               {"loss_scale",
+                {{"scale", state.loss_scale.scale},
+                 {"good_steps", state.loss_scale.good_steps},
+                 {"hysteresis_left", state.loss_scale.hysteresis_left}}},
+               {"identity", identity_to_json(state.identity)},
+               {"versions", to_object(state.versions)},
+               {"numerics", to_object(state.numerics)}};
+  if (!state.rows.empty()) json["rows"] = rows_to_json(state.rows);
+  return json;
 }
 
 void ours_from_json(const Json& json, std::string_view where, TrainerState& state) {
@@ -114,6 +150,7 @@ void ours_from_json(const Json& json, std::string_view where, TrainerState& stat
   state.identity = identity_from_json(json.at("identity"), where);
   state.versions = to_pairs(json.at("versions"));
   state.numerics = to_pairs(json.at("numerics"));
+  if (json.contains("rows")) state.rows = rows_from_json(json.at("rows"));
 }
 
 void require_same_tokenizer(const std::vector<NamedFingerprint>& before,

@@ -28,12 +28,19 @@ std::string key_of(Lane lane) {
   return name;
 }
 
+/// What of a step's row `value` gives, null where the times of the step are not known.
+template <class Value>
+Json known(const StepTiming* timing, Value&& value) {
+  return timing == nullptr ? Json(nullptr) : Json(value());
+}
+
 /// What the compute lane waited for, by the lane at fault: the step's exposed time.
-Json wait_seconds(const StepTimes& times) {
+Json wait_seconds(const StepTiming* timing) {
   Json waits = Json::object();
   for (const Lane cause : kLanesWithWork) {
     if (cause == Lane::compute) continue;
-    waits[key_of(cause)] = static_cast<double>(times.waited_for_us(cause)) * 1e-6;
+    waits[key_of(cause)] = known(
+        timing, [&] { return static_cast<double>(timing->times.waited_for_us(cause)) * 1e-6; });
   }
   return waits;
 }
@@ -67,41 +74,38 @@ Json lost_lines(const LineWriter::Losses& losses) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, const plan::Plan& plan)
-    : path_(path), plan_(plan), file_(path, std::ios::app) {
-  require(file_.good(), ErrorKind::io, "cannot write {}: check that the folder can be written to",
-          path.string());
-}
-
-void MetricsFile::write(const StepMetrics& metrics) {
-  const StepOutcome& outcome = *metrics.outcome;
-  Json row;
-  row["step"] = outcome.step.value;
-  row["epoch"] = metrics.epoch;
-  row["loss"] = finite(outcome.loss);
-  row["grad_norm"] = finite(outcome.grad_norm);
-  row["lr"] = outcome.learning_rate;
-  row["tokens"] = metrics.tokens;
-  row["tokens_per_second"] = static_cast<double>(metrics.tokens) / metrics.step_seconds;
+std::string metrics_line(const checkpoint::StepRow& row, const StepTiming* timing,
+                         const plan::Plan& plan) {
+  Json json;
+  json["step"] = row.step;
+  json["epoch"] = row.epoch;
+  json["loss"] = finite(row.loss);
+  json["grad_norm"] = finite(row.grad_norm);
+  json["lr"] = row.learning_rate;
+  json["tokens"] = row.tokens;
+  json["tokens_per_second"] =
+      known(timing, [&] { return static_cast<double>(row.tokens) / timing->seconds; });
   // The share of the machine's peak needs the peak, which only a measured profile knows.
-  row["mfu"] = nullptr;
-  row["flops_per_second"] = metrics.flops / metrics.step_seconds;
-  row["skipped"] = outcome.skipped;
-  row["step_seconds"] = metrics.step_seconds;
+  json["mfu"] = nullptr;
+  json["flops_per_second"] = known(timing, [&] { return timing->flops / timing->seconds; });
+  json["skipped"] = row.skipped;
+  json["step_seconds"] = known(timing, [&] { return timing->seconds; });
   Json busy = Json::object();
   for (const Lane lane : kLanesWithWork) {
-    busy[key_of(lane)] = static_cast<double>(metrics.times->of(lane).busy_us) * 1e-6;
+    busy[key_of(lane)] =
+        known(timing, [&] { return static_cast<double>(timing->times.of(lane).busy_us) * 1e-6; });
   }
-  row["busy_seconds"] = std::move(busy);
-  row["wait_seconds"] = wait_seconds(*metrics.times);
+  json["busy_seconds"] = std::move(busy);
+  json["wait_seconds"] = wait_seconds(timing);
   Json moved = Json::object();
-  for (const Lane lane : kLanesThatMove) moved[key_of(lane)] = metrics.times->of(lane).bytes;
-  row["bytes_moved"] = std::move(moved);
-  row["resident_bytes"] = resident_bytes(plan_);
-  if (outcome.skip) row["nonfinite"] = outcome.nonfinite_parameter;
-  if (metrics.eval_loss) row["eval_loss"] = finite(*metrics.eval_loss);
-  file_ << json_line(row) << '\n' << std::flush;
-  require(file_.good(), ErrorKind::io, "cannot write {}: is the disk full?", path_.string());
+  for (const Lane lane : kLanesThatMove) {
+    moved[key_of(lane)] = known(timing, [&] { return timing->times.of(lane).bytes; });
+  }
+  json["bytes_moved"] = std::move(moved);
+  json["resident_bytes"] = resident_bytes(plan);
+  if (!row.nonfinite.empty()) json["nonfinite"] = row.nonfinite;
+  if (row.eval_loss) json["eval_loss"] = finite(*row.eval_loss);
+  return json_line(json);
 }
 
 void write_run_record(const std::filesystem::path& path, const Settings& settings,

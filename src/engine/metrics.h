@@ -1,10 +1,10 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
-#include <optional>
 #include <string>
+#include <vector>
 
+#include "terrace/checkpoint/metrics_file.h"
 #include "terrace/core/line_writer.h"
 #include "terrace/engine/settings.h"
 #include "terrace/engine/step.h"
@@ -12,29 +12,17 @@
 
 namespace terrace::engine {
 
-/// One row of `metrics.jsonl`.
-struct StepMetrics {
-  const StepOutcome* outcome = nullptr;
-  const StepTimes* times = nullptr;
-  double epoch = 0;
-  std::int64_t tokens = 0;  ///< target tokens of the step, all ranks
-  double step_seconds = 0;
+/// How long a step took.
+struct StepTiming {
+  const StepTimes& times;
+  double seconds = 0;
   double flops = 0;  ///< of forward and backward, recomputation not counted
-  std::optional<double> eval_loss;
 };
 
-/// Appends to `metrics.jsonl`, one object a step, each line flushed. Single-owner.
-class MetricsFile {
- public:
-  /// Errors: io, with the path.
-  MetricsFile(const std::filesystem::path& path, const plan::Plan& plan);
-  void write(const StepMetrics& metrics);
-
- private:
-  std::filesystem::path path_;
-  const plan::Plan& plan_;
-  std::ofstream file_;
-};
+/// A step's line of `metrics.jsonl`, one object, without its end. Without a timing, of a step whose
+/// row is written again later, the same keys have null for what is not known any more.
+[[nodiscard]] std::string metrics_line(const checkpoint::StepRow& row, const StepTiming* timing,
+                                       const plan::Plan& plan);
 
 /// What `run.json` records beside the effective configuration.
 struct RunRecordContents {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/metrics_file.h"
 #include "terrace/checkpoint/model_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"

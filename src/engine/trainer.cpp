@@ -4,12 +4,12 @@
 #include <new>
 #include <utility>
 
+#include "metrics.h"
 #include "run_trace.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
-#include "terrace/engine/inference.h"
 #include "terrace/engine/interrupt.h"
 #include "terrace/io/file.h"
 
@@ -24,6 +24,8 @@ int train(Settings settings, const TrainContext& context) {
       return trainer.run();
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::out_of_memory) trainer.print_memory();
+      const std::string good = error.kind() == ErrorKind::io ? trainer.last_good() : "";
+      if (!good.empty()) fail(ErrorKind::io, "{}; {} is safe", error.what(), good);
       throw;
     } catch (const std::bad_alloc&) {
       trainer.print_memory();
@@ -46,12 +48,7 @@ int Trainer::run() {
   output_.make();
   load();
   output_.clear();
-  const std::size_t dropped =
-      checkpoint::drop_later_rows(output_.path() / "metrics.jsonl", done_.value);
-  if (dropped > 0) {
-    context_.log.info("{} of later steps dropped from metrics.jsonl", counted(dropped, "row"));
-  }
-  metrics_ = std::make_unique<MetricsFile>(output_.path() / "metrics.jsonl", chosen_.plan);
+  open_log();
   write_record();
   try {
     make_steps();
@@ -62,6 +59,7 @@ int Trainer::run() {
 }
 
 void Trainer::make_steps() {
+  if (lacks_evaluation()) evaluate_step();
   last_finish_us_ = now_us();
   for (Step step(done_.value + 1); step.value <= total_steps_; ++step.value) {
     watch_.stop_if_asked();
@@ -84,7 +82,9 @@ void Trainer::make_executor() {
   executor_ = std::make_unique<Executor>(
       Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout, chosen_.plan,
                         *memory_, store_ ? &store_->pages() : nullptr, trace_.get(), lane_rates()},
-      optimizer, [this](const StepOutcome& outcome) { return commit_state(outcome); });
+      optimizer, [this](const StepOutcome& outcome) {
+        return commit_state(outcome, log_->commit(row_of(outcome)));
+      });
   executor_->restore(counters_);
   if (commits_steps() && !store_->committed_step()) {
     StepOutcome start;
@@ -92,7 +92,7 @@ void Trainer::make_executor() {
     start.updates = counters_.updates;
     start.skipped = counters_.skipped;
     start.skipped_in_a_row = counters_.skipped_in_a_row;
-    const std::string state = commit_state(start);
+    const std::string state = commit_state(start, {});
     store_->pages().commit(Version(done_.value), std::as_bytes(std::span(state)));
   }
 }
@@ -101,6 +101,7 @@ bool Trainer::commits_steps() const { return store_ != nullptr && chosen_.plan.c
 
 int Trainer::complete() {
   context_.terminal.finish();
+  log_->sync();  // no commit will carry the last rows any more
   if (settings_.cadence.save_steps > 0) save_checkpoint();
   save_model();
   write_record(true);
@@ -225,18 +226,8 @@ void Trainer::finish() {
   done_ = outcome.step;
   const double seconds = seconds_since(last_finish_us_);
   last_finish_us_ = now_us();
-  report(outcome, seconds,
-         evaluates_at(outcome.step) ? measure_validation(outcome.step) : std::nullopt);
-}
-
-std::optional<double> Trainer::measure_validation(Step step) {
-  try {
-    Activity evaluating(watch_, fmt::format("evaluating after step {}", step.value),
-                        {.noun = "sequence"});
-    return evaluate(*executor_, *data_.validation, batch_.micro_batch, evaluating.progress()).loss;
-  } catch (const Stopped&) {
-    return std::nullopt;
-  }
+  report(outcome, seconds);
+  if (evaluates_at(outcome.step)) evaluate_step();
 }
 
 namespace {
@@ -253,34 +244,21 @@ std::string waited_for(const StepTimes& times, double step_seconds) {
 
 }  // namespace
 
-void Trainer::report(const StepOutcome& outcome, double step_seconds,
-                     std::optional<double> eval_loss) {
-  const std::int64_t tokens = batch_.samples_per_step() * length_;
-  metrics_->write({&outcome, &executor_->last_times(), epoch_at(outcome.step), tokens, step_seconds,
-                   flops_per_step_, eval_loss});
+void Trainer::report(const StepOutcome& outcome, double step_seconds) {
+  const checkpoint::StepRow row = row_of(outcome);
+  log_->write(row, {executor_->last_times(), step_seconds, flops_per_step_});
+  list(row);
   time_left_.add_step(step_seconds);
   if (outcome.skip) {
     context_.log.warning("step {} is skipped: the gradient of {} is not finite (loss {})",
                          outcome.step.value, outcome.nonfinite_parameter, outcome.loss);
   }
-  const std::int64_t every = settings_.cadence.logging_steps;
-  if (every > 0 && (outcome.step.value % every == 0 || outcome.step.value == total_steps_)) {
-    context_.terminal.progress(progress_line(
-        {outcome.step.value, total_steps_, epoch_at(outcome.step), outcome.loss, outcome.grad_norm,
-         outcome.learning_rate, static_cast<double>(tokens) / step_seconds, step_seconds,
-         waited_for(executor_->last_times(), step_seconds),
-         time_left_.seconds(total_steps_ - outcome.step.value)}));
-    checkpoint::LogRecord record{outcome.step.value, epoch_at(outcome.step), {}};
-    record.values = {{"loss", outcome.loss},
-                     {"grad_norm", outcome.grad_norm},
-                     {"learning_rate", outcome.learning_rate}};
-    if (eval_loss) record.values.emplace_back("eval_loss", *eval_loss);
-    history_.push_back(std::move(record));
-  }
-  if (eval_loss) {
-    context_.log.info("step {}: validation loss {:.4f} nats a token", outcome.step.value,
-                      *eval_loss);
-  }
+  if (!shows(outcome.step)) return;
+  context_.terminal.progress(
+      progress_line({outcome.step.value, total_steps_, row.epoch, outcome.loss, outcome.grad_norm,
+                     outcome.learning_rate, static_cast<double>(row.tokens) / step_seconds,
+                     step_seconds, waited_for(executor_->last_times(), step_seconds),
+                     time_left_.seconds(total_steps_ - outcome.step.value)}));
 }
 
 void Trainer::write_record(bool finished) const {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "metrics.h"
 #include "optimizer_tasks.h"
 #include "output_folder.h"
 #include "resume_point.h"
+#include "step_log.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/engine/executor.h"
 #include "terrace/engine/planning.h"
@@ -28,6 +28,8 @@ class Trainer {
   int run();
   /// What is reserved, by tier and purpose, to the log: before the run, and when memory gave out.
   void print_memory() const;
+  /// The newest state that the run could go on with, for messages; empty: none.
+  [[nodiscard]] std::string last_good() const;
 
  private:
   // Before anything is allocated.
@@ -71,11 +73,8 @@ class Trainer {
   [[nodiscard]] std::int64_t samples_after(Step step) const;
   /// Whether each step is in the store when it is done.
   [[nodiscard]] bool commits_steps() const;
-  [[nodiscard]] std::string last_good() const;
   void post(Step step);
   void finish();
-  /// None where a signal cuts it short: the step counts all the same.
-  [[nodiscard]] std::optional<double> measure_validation(Step step);
   /// With `to_the_end` a signal lets it finish.
   void save_checkpoint(bool to_the_end = true);
   void remove_old_checkpoints();
@@ -88,11 +87,27 @@ class Trainer {
   void release();
   [[nodiscard]] int complete();
   [[nodiscard]] int stop_for_signal(int signal);
-  void report(const StepOutcome& outcome, double step_seconds, std::optional<double> eval_loss);
+  void report(const StepOutcome& outcome, double step_seconds);
+
+  // What is written of each step.
+  void open_log();
+  [[nodiscard]] checkpoint::StepRow row_of(const StepOutcome& outcome) const;
+  /// Whether progress is shown, and the history lists the step.
+  [[nodiscard]] bool shows(Step step) const;
+  /// Adds to the history what it does not have yet of the step.
+  void list(const checkpoint::StepRow& row);
+  /// Whether the last run was cut short in the evaluation after its last step.
+  [[nodiscard]] bool lacks_evaluation() const;
+  /// Measures the validation loss for the last row. Where a signal cuts it short the step counts
+  /// all the same, and it is measured when the run goes on.
+  void evaluate_step();
 
   [[nodiscard]] checkpoint::TrainerState trainer_state(Step step, std::int64_t updates,
                                                        std::int64_t skipped) const;
-  [[nodiscard]] std::string commit_state(const StepOutcome& outcome) const;
+  [[nodiscard]] std::string commit_state(const StepOutcome& outcome,
+                                         std::vector<checkpoint::StepRow> rows) const;
+  /// The most that a commit's run state may take.
+  [[nodiscard]] std::uint64_t commit_state_bytes_max() const;
   [[nodiscard]] double epoch_at(Step step) const;
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> numerics() const;
 
@@ -119,7 +134,7 @@ class Trainer {
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StateTransfer> transfer_;
-  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<StepLog> log_;
 
   Step done_{0};  ///< steps finished, skipped ones included
   std::int64_t last_saved_ = -1;

@@ -1,3 +1,6 @@
+#include <limits>
+#include <utility>
+
 #include "first_touch.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/clock.h"
@@ -42,11 +45,23 @@ void Trainer::make_store() {
   if (!chosen_.plan.uses_disk()) return;
   Activity making(watch_, "making the store",
                   {.total = store_bytes(settings_.placement, chosen_.plan)});
-  // A commit's run state is this one with other numbers; the list of data files makes its size.
-  const std::uint64_t state_bytes =
-      checkpoint::to_json(trainer_state(done_, 0, 0)).size() + 4 * kKiB;
   store_ = RunStore::create(settings_.placement, store_owner(output_.path()), chosen_.plan,
-                            state_bytes, context_.log, making.progress());
+                            commit_state_bytes_max(), context_.log, making.progress());
+}
+
+std::uint64_t Trainer::commit_state_bytes_max() const {
+  // A commit's run state is this one with other numbers; the list of data files makes its size, and
+  // the rows of steps, each as long as can be.
+  constexpr double kWidest = std::numeric_limits<double>::lowest();
+  constexpr std::int64_t kLongest = std::numeric_limits<std::int64_t>::min();
+  checkpoint::StepRow row{kLongest, kWidest,  kWidest, kWidest, kWidest,
+                          kLongest, kLongest, {},      kWidest};
+  for (const model::ParameterSpec& parameter : setup_.model->parameters()) {
+    if (parameter.name.size() > row.nonfinite.size()) row.nonfinite = parameter.name;
+  }
+  checkpoint::TrainerState state = trainer_state(done_, 0, 0);
+  state.rows.assign(StepLog::kCarriedMax, row);
+  return checkpoint::to_json(state).size() + 4 * kKiB;
 }
 
 void Trainer::make_transfer() {
@@ -129,9 +144,11 @@ checkpoint::TrainerState Trainer::trainer_state(Step step, std::int64_t updates,
   return state;
 }
 
-std::string Trainer::commit_state(const StepOutcome& outcome) const {
+std::string Trainer::commit_state(const StepOutcome& outcome,
+                                  std::vector<checkpoint::StepRow> rows) const {
   checkpoint::TrainerState state = trainer_state(outcome.step, outcome.updates, outcome.skipped);
   state.skipped_in_a_row = outcome.skipped_in_a_row;
+  state.rows = std::move(rows);
   return checkpoint::to_json(state);
 }
 
@@ -139,6 +156,7 @@ void Trainer::save_checkpoint(bool to_the_end) {
   if (last_saved_ == done_.value) return;
   answer_signals("");
   const std::int64_t begin_us = now_us();
+  log_->sync();  // a checkpoint carries no rows
   transfer_->forget();
   checkpoint::CheckpointContents saved = contents();
   saved.trainer.adam_step = executor_->counter().updates;

@@ -162,24 +162,5 @@ TEST_F(OutputFolder, a_folder_of_the_hubs_cache_is_followed_to_its_snapshot) {
   EXPECT_EQ(resolve_model_folder(cache).folder, cache / "snapshots/bbb");
 }
 
-TEST_F(OutputFolder, rows_of_later_steps_and_a_torn_line_are_dropped) {
-  const auto path = output_ / "metrics.jsonl";
-  EXPECT_EQ(drop_later_rows(path, 3), 0U);
-  std::string text;
-  for (int step = 198; step <= 212; ++step) {
-    text += "{\"step\": " + std::to_string(step) + ", \"loss\": 1.5}\n";
-    if (step == 200) text += "{\"step\": 200, \"eval_loss\": 1.25}\n";
-  }
-  const std::string kept = text.substr(0, text.find("{\"step\": 201"));
-  io::write_file(path, text + "{\"step\": 213, \"lo");
-  EXPECT_EQ(drop_later_rows(path, 200), 13U);
-  EXPECT_EQ(io::read_file(path), kept);
-  EXPECT_EQ(drop_later_rows(path, 200), 0U);
-  EXPECT_EQ(io::read_file(path), kept);
-  io::write_file(path, kept + "{\"step\": 1");
-  EXPECT_EQ(drop_later_rows(path, 200), 1U);
-  EXPECT_EQ(io::read_file(path), kept);
-}
-
 }  // namespace
 }  // namespace terrace::checkpoint

@@ -65,12 +65,4 @@ struct ResolvedModel {
 /// data, likewise.
 [[nodiscard]] std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-/// The last step of which a `metrics.jsonl` has a row; 0 when it has none or is not there.
-[[nodiscard]] std::int64_t last_logged_step(const std::filesystem::path& metrics);
-
-/// Removes from a `metrics.jsonl` the rows of steps after `step`, and a last line that was cut
-/// short, by an atomic replacement; a file that is missing has none. Returns how many rows.
-/// Errors: io.
-std::size_t drop_later_rows(const std::filesystem::path& metrics, std::int64_t step);
-
 }  // namespace terrace::checkpoint

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "terrace/checkpoint/metrics_file.h"
 #include "terrace/data/fingerprint.h"
 #include "terrace/data/loader.h"
 #include "terrace/io/checksum.h"
@@ -71,6 +72,8 @@ struct TrainerState {
   /// Settings that the numbers depend on, as the configuration names them; see `differences`.
   std::vector<std::pair<std::string, std::string>> numerics;
   std::vector<LogRecord> log_history;
+  /// Of a commit: the last steps, whose rows in metrics.jsonl may be lost to a kill or power cut.
+  std::vector<StepRow> rows;
 };
 
 /// The state as JSON text, in the Trainer's layout: its own `TrainerState.load_from_json` reads it.
