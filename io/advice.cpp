@@ -38,29 +38,38 @@ std::string about_file_size(const std::filesystem::path& path) {
       format_bytes(limit.rlim_cur));
 }
 
+/// " at <mount>", or nothing where no place is known.
+std::string at_mount_of(const std::filesystem::path& path) {
+  return path.empty() ? "" : fmt::format(" at {}", mount_of(path).string());
+}
+
 std::string remedy(int code, const std::filesystem::path& path) {
   switch (code) {
     case ENOSPC:
-      return fmt::format("the file system at {} is full: free some space there, or write elsewhere",
-                         mount_of(path).string());
+      return fmt::format("the file system{} is full: free some space there, or write elsewhere",
+                         at_mount_of(path));
     case EDQUOT:
       return fmt::format(
-          "this user's quota at {} is used up: free some space there ('quota' shows it), or write "
+          "this user's quota{} is used up: free some space there ('quota' shows it), or write "
           "elsewhere",
-          mount_of(path).string());
+          at_mount_of(path));
     case EFBIG:
-      return about_file_size(path);
+      return path.empty() ? "" : about_file_size(path);
     case EROFS:
       return fmt::format(
-          "the file system at {} is read-only: mount it for writing (after an error of the drive "
-          "it "
-          "is made so: look at dmesg)",
-          mount_of(path).string());
+          "the file system{} is read-only: name a place that can be written to, or mount it for "
+          "writing (after an error of the drive it is made so: look at dmesg)",
+          at_mount_of(path));
+    case EACCES:
+    case EPERM:
+      return "change its rights or those of the folders above it, or run as a user who has them";
     case EIO:
     case ENODEV:
       return "the device reports a fault: look at dmesg and the drive's SMART data";
     case EMFILE:
       return "raise the limit of open files with 'ulimit -n'";
+    case ENFILE:
+      return "raise the system's limit of open files (sysctl fs.file-max)";
     default:
       return "";
   }

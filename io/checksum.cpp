@@ -31,8 +31,11 @@ std::uint64_t crc64(std::span<const std::byte> data, std::uint64_t previous) {
 }
 
 Fingerprint fingerprint_file(const std::filesystem::path& path) {
+  return fingerprint_file(InputFile(path));
+}
+
+Fingerprint fingerprint_file(const InputFile& file) {
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-  const InputFile file(path);
   const auto piece = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   Fingerprint result{.bytes = file.size()};
   for (std::uint64_t offset = 0; offset < file.size(); offset += kPieceBytes) {

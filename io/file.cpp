@@ -1,13 +1,11 @@
 #include "terrace/io/file.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -78,7 +76,8 @@ struct stat status_of(const FileDescriptor& file, const std::filesystem::path& p
 FileStamp stamp_of(const struct stat& status) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   return {static_cast<std::uint64_t>(status.st_size),
-          status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec};
+          status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec,
+          static_cast<std::uint64_t>(status.st_ino)};
 }
 
 /// Attempts to find a temporary name that is free; threads of one process may collide.
@@ -90,37 +89,42 @@ std::filesystem::path temporary_name(const std::filesystem::path& path, int atte
          fmt::format("{}{}{}-{}", path.filename().string(), kTemporaryMark, ::getpid(), attempt);
 }
 
-/// The process that wrote a temporary file, or 0 if the name is none.
-pid_t writer_of(std::string_view name) {
-  const std::size_t mark = name.rfind(kTemporaryMark);
-  if (mark == std::string_view::npos) return 0;
-  const std::string_view digits = name.substr(mark + kTemporaryMark.size());
-  pid_t pid = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), pid);
-  return pid;
-}
-
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path path, ErrorKind missing)
     : path_(std::move(path)), missing_(missing) {
-  descriptor_ = open_file(path_, O_RDONLY | O_CLOEXEC);
-  require(static_cast<bool>(descriptor_), missing_, "cannot open {} for reading: {}",
-          path_.native(), errno_name(errno));
+  descriptor_ = open();
   const struct stat status = status_of(descriptor_, path_);
   require(S_ISREG(status.st_mode), missing_, "{} is {}, but a regular file was expected",
           path_.native(), S_ISDIR(status.st_mode) ? "a folder" : "no regular file");
   opened_ = stamp_of(status);
 }
 
-FileStamp InputFile::stamp() const { return stamp_of(status_of(descriptor_, path_)); }
+FileDescriptor InputFile::open() const {
+  FileDescriptor opened = open_file(path_, O_RDONLY | O_CLOEXEC);
+  const int code = opened ? 0 : errno;
+  require(code == 0, kind_of_open_error(code, missing_), "cannot open {} for reading: {}",
+          path_.native(), reason_of(code));
+  return opened;
+}
+
+FileStamp InputFile::stamp() const {
+  if (!descriptor_) return stamp_of(status_of(open(), path_));
+  return stamp_of(status_of(descriptor_, path_));
+}
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> target) const {
+  FileDescriptor again;
+  if (!descriptor_) {
+    again = open();
+    require(stamp_of(status_of(again, path_)) == opened_, missing_,
+            "{} was changed while it was read: put back what it was and run again", path_.native());
+  }
+  const int descriptor = descriptor_ ? descriptor_.get() : again.get();
   int retries = 0;
   while (!target.empty()) {
     const std::size_t length = std::min<std::uint64_t>(target.size(), kCallBytesMax);
-    const ssize_t found =
-        ::pread(descriptor_.get(), target.data(), length, static_cast<off_t>(offset));
+    const ssize_t found = ::pread(descriptor, target.data(), length, static_cast<off_t>(offset));
     if (found > 0) {
       target = target.subspan(static_cast<std::size_t>(found));
       offset += static_cast<std::uint64_t>(found);
@@ -243,7 +247,7 @@ void write_file(const std::filesystem::path& path, std::string_view contents) {
 void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor descriptor = open_file(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open the folder {}: {}",
-          folder.string(), errno_name(errno));
+          folder.string(), reason_of(errno));
   // Some network file systems cannot sync a folder and say so with EINVAL; there is no more to do.
   const bool synced =
       uninterrupted([&] { return ::fsync(descriptor.get()); }) == 0 || errno == EINVAL;
@@ -264,14 +268,14 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 std::filesystem::path plain_path(const std::filesystem::path& path) {
   std::error_code failed;
   const std::filesystem::path whole = std::filesystem::absolute(path, failed);
+  require(
+      !failed, ErrorKind::io,
+      "cannot tell where {} lies, because the working folder is gone: {}; change to one that is "
+      "there, or name an absolute path",
+      path.string(), errno_name(failed.value()));
   std::filesystem::path plain = std::filesystem::weakly_canonical(whole, failed);
   if (failed) plain = whole.lexically_normal();
   return plain.has_filename() ? plain : plain.parent_path();
-}
-
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
 }
 
 std::error_code remove_with_space(const std::filesystem::path& path) {
@@ -306,17 +310,23 @@ std::error_code remove_with_space(const std::filesystem::path& path) {
   return failed;
 }
 
+bool is_temporary_name(std::string_view name) {
+  const std::size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos || mark == 0) return false;
+  const std::string_view number = name.substr(mark + kTemporaryMark.size());
+  return !number.empty() && number.find_first_not_of("0123456789-") == std::string_view::npos;
+}
+
 std::size_t remove_temporaries(const std::filesystem::path& folder) {
-  std::size_t removed = 0;
+  std::vector<std::filesystem::path> found;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
-    const pid_t writer = writer_of(entry.path().filename().string());
-    const bool is_dead = writer > 0 && ::kill(writer, 0) != 0 && errno == ESRCH;
-    if (is_dead && ::unlink(entry.path().c_str()) == 0) ++removed;
+    if (is_temporary_name(entry.path().filename().string())) found.push_back(entry.path());
   }
   require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder.string(),
-          errno_name(code.value()));
-  return removed;
+          reason_of(code.value()));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(found, [](const auto& path) { return ::unlink(path.c_str()) == 0; }));
 }
 
 }  // namespace terrace::io

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,9 +11,11 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "file_lock.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::io {
 namespace {
@@ -71,10 +72,6 @@ void reserve_space(int descriptor, const std::filesystem::path& path, std::uint6
           errno_name(code));
 }
 
-/// Never waits: whoever makes or takes over a file has seen to it that nobody else is there. Where
-/// the file system has no locks there is nothing to be done.
-void lock_shared(int descriptor) { (void)::flock(descriptor, LOCK_SH | LOCK_NB); }
-
 }  // namespace
 
 void wait_for_silence(const std::filesystem::path& path) {
@@ -83,8 +80,7 @@ void wait_for_silence(const std::filesystem::path& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   require(static_cast<bool>(file), ErrorKind::io, "cannot open {}: {}", path.native(),
           errno_name(errno));
-  for (int pause = 0; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; ++pause) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return;  // No locks here.
+  for (int pause = 0; look_at_lock(file.get()) == LockAnswer::held; ++pause) {
     require(pause < kPausesMax, ErrorKind::io,
             "{} is in use by another process, or a killed one's writes to it are stuck in the "
             "kernel; end that run first, and look at dmesg if there is none",
@@ -98,7 +94,7 @@ OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions&
   OpenedFile opened{.id = FileId(count())};
   FileDescriptor descriptor(::open(path.c_str(), how, 0666));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot {} {}: {}",
-          options.create ? "create" : "open", path.native(), errno_name(errno));
+          options.create ? "create" : "open", path.native(), reason_of(errno));
   if (options.create) reserve_space(descriptor.get(), path, options.bytes, options.progress);
   if (options.direct) {
     FileDescriptor direct(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT));
@@ -110,7 +106,7 @@ OpenedFile FileTable::open(const std::filesystem::path& path, const OpenOptions&
       opened.direct_error = errno;
     }
   }
-  lock_shared(descriptor.get());
+  (void)share_lock(descriptor.get());
   files_.push_back({path, std::move(descriptor)});
   opened.bytes = size_of(opened.id);
   return opened;
@@ -120,8 +116,8 @@ void FileTable::use_page_cache(FileId file) {
   File& entry = files_[static_cast<std::size_t>(file.value)];
   FileDescriptor descriptor(::open(entry.path.c_str(), O_RDWR | O_CLOEXEC));
   require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open {} again: {}",
-          entry.path.native(), errno_name(errno));
-  lock_shared(descriptor.get());
+          entry.path.native(), reason_of(errno));
+  (void)share_lock(descriptor.get());
   entry.descriptor = std::move(descriptor);
 }
 

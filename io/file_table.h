@@ -11,8 +11,9 @@ namespace terrace::io {
 /// Note "I/O of the dead". A killed process's io_uring transfers may reach the drive after the
 /// process is gone: nothing waits for them, and one that lands late would overwrite what its
 /// successor wrote. But each keeps its open file, and with it that file's lock. So every file here
-/// is opened under a shared lock (flock), and who takes a file over waits until it can have the
-/// exclusive one.
+/// is opened under a shared lock (see the note "Locks"), and who takes a file over waits until it
+/// could have the exclusive one. Nobody else makes or takes over a file meanwhile: its folder is
+/// locked.
 
 /// The open files of a driver that works on real ones. Single-owner.
 class FileTable {

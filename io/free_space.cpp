@@ -13,6 +13,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::io {
 namespace {
@@ -73,16 +74,13 @@ void require_free_space(std::span<const SpaceNeed> needs) {
 }
 
 void require_writable_folder(const std::filesystem::path& folder) {
-  std::error_code code;
-  const auto status = std::filesystem::status(folder, code);
-  require(std::filesystem::exists(status), ErrorKind::usage,
+  const Entry found = look_at(folder);
+  require(found != Entry::nothing, ErrorKind::usage,
           "the folder {} does not exist; create it, or name another", folder.string());
-  require(std::filesystem::is_directory(status), ErrorKind::usage, "{} is no folder",
-          folder.string());
+  require(found == Entry::folder, ErrorKind::usage, "{} is no folder", folder.string());
   const bool writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
-  require(writable, ErrorKind::io,
-          "the folder {} cannot be written to: {}; change its rights, or name another",
-          folder.string(), errno_name(errno));
+  require(writable, ErrorKind::io, "the folder {} cannot be written to: {}", folder.string(),
+          reason_of(errno));
 }
 
 bool is_in_memory(const std::filesystem::path& folder) {

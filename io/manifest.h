@@ -10,6 +10,7 @@
 #include "page_table.h"
 #include "terrace/io/aligned_memory.h"
 #include "terrace/io/engine.h"
+#include "terrace/io/run_id.h"
 
 namespace terrace::io {
 
@@ -21,24 +22,28 @@ namespace terrace::io {
 class Manifest {
  public:
   struct Description {
-    std::uint64_t identity = 0;  ///< random; the data files carry it too
+    StoreId id;  ///< the data files carry it too
     std::uint64_t run_state_bytes_max = 0;
     Phases phases = Phases::mixed;
     std::vector<std::filesystem::path> folders;
   };
 
   /// Makes the file, durable, with no slot written. Errors: `io`.
-  Manifest(Engine& engine, const std::filesystem::path& path, Description description,
-           const PageTable& table);
+  static void make(Engine& engine, const std::filesystem::path& path,
+                   const Description& description, const PageTable& table);
+  /// What the file says of its store, read without an engine; none where it cannot be read, is no
+  /// manifest, or one of another format.
+  [[nodiscard]] static std::optional<Description> describe(const std::filesystem::path& path);
   /// Opens one; `take_table` then gives its layout, and `restore` its state. Errors: `io`;
   /// `corrupt` when it is no manifest, of another format, or damaged.
   Manifest(Engine& engine, const std::filesystem::path& path);
 
   [[nodiscard]] const Description& description() const { return description_; }
   [[nodiscard]] std::unique_ptr<PageTable> take_table() { return std::move(table_); }
-  /// Reads the slots and gives the newest valid one to `table`. Errors: `corrupt` when slots were
-  /// written and none is valid.
-  void restore(PageTable& table);
+  /// Reads the slots and gives the newest valid one to `table`. A slot that cannot be read is as
+  /// one that is damaged, and is said to `log`. Errors: `corrupt` when slots were written, or may
+  /// have been, and none is valid.
+  void restore(PageTable& table, Log& log);
 
   /// Writes what the table would be at `version` to the older slot and makes it durable.
   void write(PageTable& table, Version version, std::span<const std::byte> run_state);
@@ -53,7 +58,6 @@ class Manifest {
                                                 const Description& description);
 
  private:
-  void encode_front(const PageTable& table, std::span<std::byte> front);
   void decode_layout(std::span<const std::byte> layout, int extents);
   [[nodiscard]] std::optional<std::uint64_t> sequence_of(std::span<const std::byte> slot) const;
   void decode_slot(std::span<const std::byte> slot, PageTable& table);

@@ -1,7 +1,5 @@
 #include "terrace/io/page_store.h"
 
-#include <sys/random.h>
-
 #include <array>
 #include <cstring>
 
@@ -24,14 +22,14 @@ constexpr const char* kDataName = "pages";
 constexpr const char* kScratchName = "scratch";
 constexpr std::uint64_t kDataMagic = 0x3150474154434552ULL;
 
-/// The first bytes of a data file: which store it is of, and which of its files.
-using DataHeader = std::array<std::uint64_t, 3>;
+/// The manifest's name until it is whole.
+constexpr const char* kUnfinishedName = "manifest.new";
 
-std::uint64_t new_identity() {
-  std::uint64_t identity = 0;
-  const bool drawn = ::getrandom(&identity, sizeof(identity), 0) == sizeof(identity);
-  require(drawn, ErrorKind::io, "cannot draw a random number: {}", errno_name(errno));
-  return identity;
+/// The first bytes of a data file: which store it is of, and which of its files.
+using DataHeader = std::array<std::uint64_t, 5>;
+
+DataHeader header_of(const StoreId& id, std::size_t file) {
+  return {kDataMagic, id.store, file, id.run.high, id.run.low};
 }
 
 std::vector<double> weights_of(std::span<const StoreFolder> folders) {
@@ -57,7 +55,7 @@ void require_space(std::span<const std::filesystem::path> folders,
 void remove_scratch(const std::filesystem::path& folder) {
   const std::error_code code = remove_with_space(folder / kScratchName);
   require(!code, ErrorKind::io, "cannot remove {}: {}", (folder / kScratchName).string(),
-          errno_name(code.value()));
+          reason_of(code.value()));
 }
 
 }  // namespace
@@ -69,12 +67,7 @@ PageStore::PageStore(std::vector<std::filesystem::path> folders, const PageStore
           "the I/O block size is {} bytes, but a multiple of {} is expected, because a checksum "
           "covers that much",
           options_.engine.piece_bytes, kBlockBytes);
-  // One short queue is enough for flushes, headers and the manifest.
-  EngineOptions own = options_.engine;
-  own.depth = 8;
-  own.requests_max = 64;
-  own.sqpoll = false;
-  engine_ = new_engine(own);
+  engine_ = new_small_engine();
 }
 
 PageStore::~PageStore() {
@@ -88,6 +81,14 @@ std::unique_ptr<Engine> PageStore::new_engine(EngineOptions options) const {
   options.files_max = 2 * static_cast<int>(folders_.size()) + 1;  // and the manifest
   return options_.engine_factory ? options_.engine_factory(options, log_)
                                  : make_engine(options, log_);
+}
+
+std::unique_ptr<Engine> PageStore::new_small_engine() const {
+  EngineOptions options = options_.engine;
+  options.depth = 8;
+  options.requests_max = 64;
+  options.sqpoll = false;
+  return new_engine(options);
 }
 
 std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folders,
@@ -108,25 +109,51 @@ std::unique_ptr<PageStore> PageStore::create(std::span<const StoreFolder> folder
   auto table = std::make_unique<PageTable>(std::vector<PageSpec>(pages.begin(), pages.end()),
                                            weights, options.extents_per_page);
   const Phases phases = options.phases.value_or(Phases::mixed);
-  Manifest::Description description{new_identity(), options.run_state_bytes_max, phases, paths};
+  StoreId id = options.id;
+  if (id.store == 0) id.store = draw_bits();
   if (on_files) {
-    require_space(paths, table->file_bytes(), Manifest::file_bytes(*table, description));
+    require_space(paths, table->file_bytes(),
+                  Manifest::file_bytes(*table, {id, options.run_state_bytes_max, phases, paths}));
   }
   std::unique_ptr<PageStore> store(new PageStore(std::move(paths), options, log));
   store->table_ = std::move(table);
   store->weights_ = weights;
   store->phases_ = phases;
-  store->create_data_files(description.identity);
-  store->manifest_ = std::make_unique<Manifest>(*store->engine_, store->folders_[0] / kManifestName,
-                                                std::move(description), *store->table_);
+  store->create_data_files(id);
   if (on_files) {
     for (const auto& folder : store->folders_) sync_folder(folder);
   }
+  store->create_manifest(id);
   return store;
 }
 
+void PageStore::create_manifest(const StoreId& id) {
+  const bool on_files = !options_.engine_factory;
+  const std::filesystem::path place = folders_[0] / kManifestName;
+  const std::filesystem::path made = on_files ? folders_[0] / kUnfinishedName : place;
+  Manifest::make(*new_small_engine(), made, {id, options_.run_state_bytes_max, phases_, folders_},
+                 *table_);
+  if (on_files) rename_durably(made, place);
+  manifest_ = std::make_unique<Manifest>(*engine_, place);
+}
+
+std::optional<PageStore::Head> PageStore::describe(const std::filesystem::path& folder) {
+  if (const auto found = Manifest::describe(folder / kManifestName)) {
+    return Head{found->id, found->folders, 0};
+  }
+  try {
+    const InputFile file(folder / kDataName, ErrorKind::corrupt);
+    DataHeader header{};
+    file.read(0, std::as_writable_bytes(std::span(header)));
+    const StoreId id{{header[3], header[4]}, header[1]};
+    if (header == header_of(id, header[2]) && id.run) return Head{id, {}, header[2]};
+  } catch (const Error&) {  // None can be read.
+  }
+  return std::nullopt;
+}
+
 bool PageStore::is_made(const std::filesystem::path& first_folder) {
-  return std::filesystem::exists(first_folder / kManifestName);
+  return is_there(first_folder / kManifestName);
 }
 
 std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path> folders,
@@ -160,7 +187,7 @@ std::unique_ptr<PageStore> PageStore::open(std::span<const std::filesystem::path
   const auto& bytes = store->table_->file_bytes();  // in proportion to the weights it was made with
   store->weights_.assign(bytes.begin(), bytes.end());
   store->check_data_files();
-  store->manifest_->restore(*store->table_);
+  store->manifest_->restore(*store->table_, log);
   return store;
 }
 
@@ -169,7 +196,7 @@ std::uint64_t PageStore::bytes_needed(std::span<const PageSpec> pages,
   const double weight = 1;
   const PageTable table(std::vector<PageSpec>(pages.begin(), pages.end()), {&weight, 1},
                         options.extents_per_page);
-  const Manifest::Description description{0, options.run_state_bytes_max, Phases::mixed, {"/"}};
+  const Manifest::Description description{{}, options.run_state_bytes_max, Phases::mixed, {"/"}};
   return table.file_bytes()[0] + Manifest::file_bytes(table, description);
 }
 
@@ -204,13 +231,13 @@ void PageStore::add_scratch(std::span<const PageSpec> pages) {
   }
 }
 
-void PageStore::create_data_files(std::uint64_t identity) {
+void PageStore::create_data_files(const StoreId& id) {
   const AlignedMemory block(kAlignment);
   for (std::size_t file = 0; file < folders_.size(); ++file) {
     const OpenedFile opened = engine_->open(
         folders_[file] / kDataName,
         {.create = true, .bytes = table_->file_bytes()[file], .progress = options_.progress});
-    const DataHeader header = {kDataMagic, identity, file};
+    const DataHeader header = header_of(id, file);
     std::memset(block.data(), 0, block.size());
     std::memcpy(block.data(), header.data(), sizeof(header));
     transfer(*engine_, {Operation::write, opened.id, 0, block.data(), block.size(), 0});
@@ -240,8 +267,7 @@ void PageStore::check_data_files() {
              {Operation::read, FileId(static_cast<int>(file)), 0, block.data(), block.size(), 0});
     DataHeader header;
     std::memcpy(header.data(), block.data(), sizeof(header));
-    require(header == DataHeader{kDataMagic, manifest_->description().identity, file},
-            ErrorKind::corrupt,
+    require(header == header_of(manifest_->description().id, file), ErrorKind::corrupt,
             "{} is not file {} of the page store whose manifest is {}; name the folders that the "
             "store was made with, in that order",
             data_path(file).string(), file, (folders_[0] / kManifestName).string());

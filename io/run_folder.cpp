@@ -22,21 +22,14 @@ constexpr std::string_view kPrefix = "terrace-run-";
 constexpr const char* kLockName = "lock";
 constexpr int kNamesMax = 1000;
 
-/// Keeps others from making, adopting or removing run folders below `base` meanwhile.
-FileDescriptor guard(const fs::path& base) {
-  FileDescriptor descriptor(::open(base.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  require(static_cast<bool>(descriptor), ErrorKind::io, "cannot open the folder {}: {}",
-          base.string(), errno_name(errno));
-  (void)try_lock(descriptor.get(), true);
-  return descriptor;
-}
-
 std::uint64_t bytes_below(const fs::path& folder) {
   std::uint64_t bytes = 0;
   std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
+  // Its run may remove it meanwhile.
+  fs::recursive_directory_iterator entry(folder, ignored);
+  for (; entry != fs::recursive_directory_iterator(); entry.increment(ignored)) {
     struct stat status {};
-    if (::lstat(entry.path().c_str(), &status) == 0) {
+    if (::lstat(entry->path().c_str(), &status) == 0) {
       bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
     }
   }
@@ -45,30 +38,83 @@ std::uint64_t bytes_below(const fs::path& folder) {
 
 RunRecord read_record(const fs::path& path) {
   LockRecord lock = read_lock(path / kLockName);
-  return {path,
-          std::move(lock.owner),
-          std::move(lock.host),
-          lock.pid,
-          std::move(lock.since),
-          std::move(lock.folders),
-          bytes_below(path),
-          lock.liveness};
+  RunRecord record{path,
+                   std::move(lock.owner),
+                   lock.id,
+                   std::move(lock.host),
+                   lock.pid,
+                   std::move(lock.since),
+                   std::move(lock.folders),
+                   true,
+                   bytes_below(path),
+                   lock.liveness};
+  record.is_first = record.folders.empty() || is_same_folder(record.folders[0], path);
+  if (auto head = PageStore::describe(path)) {
+    if (head->id.run) record.id = head->id;
+    record.is_first = head->place == 0;
+    if (!head->folders.empty()) {
+      record.folders = std::move(head->folders);
+      record.folders[0] = path;  // Where the manifest lies, wherever that is mounted.
+    }
+  }
+  return record;
 }
 
-bool is_run_folder(const fs::path& path) {
-  return path.filename().native().starts_with(kPrefix) && fs::is_directory(path);
+/// A folder of one store that another one's record names.
+std::string describe_stranger(const RunRecord& found) {
+  return fmt::format("{} is of another run{}, which is {}", found.path.string(),
+                     found.owner.empty() ? "" : " (" + found.owner + ")", name_of(found.liveness));
 }
 
-void remove_all(std::span<const fs::path> folders) {
+/// Whether nothing but locks is in a folder: its making or its removal was cut short.
+bool is_hollow(const fs::path& folder) {
+  std::error_code failed;
+  fs::directory_iterator entries(folder, failed);
+  return !failed && std::ranges::all_of(entries, [](const auto& entry) {
+    return entry.path().stem() == kLockName;
+  });
+}
+
+/// Whether a folder that a store's record names is that store's indeed.
+bool is_part_of(const RunRecord& found, const RunRecord& store) {
+  if (is_same_folder(found.path, store.path)) return true;
+  if (found.id == store.id) return found.id.run || found.owner == store.owner;
+  return is_hollow(found.path) && found.liveness == RunLiveness::dead;
+}
+
+/// Removes folders whose locks are held, in `removal_order`. A folder goes only when it is empty:
+/// as soon as its lock is gone another run may take its place.
+void remove_all(std::span<const fs::path> folders, std::span<FolderLock> locks) {
   for (const fs::path& path : removal_order(folders)) {
-    const std::error_code code = remove_with_space(path);
-    require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(), errno_name(code.value()));
-    // Or a power cut could undo it and keep what follows.
-    if (path.filename() == PageStore::kManifestName) sync_folder(path.parent_path());
+    const auto folder =
+        std::ranges::find(folders, path.filename() == kLockName ? path.parent_path() : path);
+    if (path.filename() == kLockName) {
+      locks[static_cast<std::size_t>(folder - folders.begin())].remove();
+    } else if (folder != folders.end()) {
+      const int code = ::rmdir(path.c_str()) == 0 ? 0 : errno;
+      require(code == 0 || code == ENOENT || code == ENOTEMPTY || code == EEXIST, ErrorKind::io,
+              "cannot remove {}: {}", path.string(), errno_name(code));
+    } else {
+      const std::error_code code = remove_with_space(path);
+      require(!code, ErrorKind::io, "cannot remove {}: {}", path.string(),
+              errno_name(code.value()));
+      // Or a power cut could undo it and keep what follows.
+      if (path.filename() == PageStore::kManifestName) sync_folder(path.parent_path());
+    }
   }
 }
 
 }  // namespace
+
+std::string RunRecord::holder() const {
+  if (host.empty()) return "a process that says nothing of itself";
+  return fmt::format("process {} on {}, since {}", pid, host, since);
+}
+
+bool is_run_folder(const fs::path& path) {
+  std::error_code ignored;
+  return path.filename().native().starts_with(kPrefix) && fs::is_directory(path, ignored);
+}
 
 bool is_same_folder(const fs::path& a, const fs::path& b) {
   std::error_code ignored;
@@ -87,12 +133,13 @@ void require_distinct_folders(std::string_view option, std::span<const fs::path>
 }
 
 std::vector<RunRecord> list_run_folders(const fs::path& base) {
-  require(fs::exists(base), ErrorKind::usage,
+  const Entry found = look_at(base);
+  require(found != Entry::nothing, ErrorKind::usage,
           "the folder {} does not exist; create it, or name another", base.string());
-  require(fs::is_directory(base), ErrorKind::usage,
+  require(found == Entry::folder, ErrorKind::usage,
           "{} is no folder: name one that was given to train as --swap", base.string());
-  const FileDescriptor guarded = guard(base);
   std::vector<RunRecord> records;
+  if (is_run_folder(base)) return {read_record(plain_path(base))};
   for (const auto& entry : fs::directory_iterator(base)) {
     if (is_run_folder(entry.path())) records.push_back(read_record(fs::absolute(entry.path())));
   }
@@ -102,9 +149,10 @@ std::vector<RunRecord> list_run_folders(const fs::path& base) {
 
 std::uint64_t bytes_of(const RunRecord& record) {
   std::uint64_t bytes = bytes_below(record.path);
-  for (const fs::path& sibling : record.folders) {
-    if (!is_same_folder(sibling, record.path) && is_run_folder(sibling))
-      bytes += bytes_below(sibling);
+  for (const fs::path& path : record.folders) {
+    if (is_same_folder(path, record.path) || !is_run_folder(path)) continue;
+    const RunRecord sibling = read_record(path);
+    if (sibling.id == record.id) bytes += sibling.bytes;
   }
   return bytes;
 }
@@ -116,10 +164,10 @@ std::vector<fs::path> removal_order(std::span<const fs::path> folders) {
     if (!is_run_folder(*folder)) continue;
     std::error_code code;
     for (const auto& entry : fs::directory_iterator(*folder, code)) {
-      if (entry.path().filename() != kLockName) order.push_back(entry.path());
+      if (entry.path().stem() != kLockName) order.push_back(entry.path());
     }
     require(!code, ErrorKind::io, "cannot list the folder {}: {}", folder->string(),
-            errno_name(code.value()));
+            reason_of(code.value()));
     order.push_back(*folder / kLockName);
     order.push_back(*folder);
   }
@@ -128,23 +176,63 @@ std::vector<fs::path> removal_order(std::span<const fs::path> folders) {
   return order;
 }
 
-std::uint64_t remove_run_folder(const RunRecord& record, bool force) {
-  const FileDescriptor guarded = guard(record.path.parent_path());
+Removal remove_run_folder(const RunRecord& record, bool force) {
+  Removal removal;
   const RunRecord now = read_record(record.path);
-  require(now.liveness == RunLiveness::dead || (now.liveness == RunLiveness::unknown && force),
-          ErrorKind::usage, "{} belongs to a run that is {} (process {} on {}, since {})",
-          now.path.string(), name_of(now.liveness), now.pid, now.host, now.since);
-  const std::uint64_t bytes = bytes_of(now);
-  std::vector<fs::path> folders = now.folders;
+  std::vector<fs::path> named = now.folders;
   const bool names_itself = std::ranges::any_of(
-      folders, [&](const fs::path& folder) { return is_same_folder(folder, now.path); });
-  if (!names_itself) folders.insert(folders.begin(), now.path);
-  remove_all(folders);
-  return bytes;
+      named, [&](const fs::path& folder) { return is_same_folder(folder, now.path); });
+  if (!names_itself) named.insert(named.begin(), now.path);
+  std::vector<fs::path> folders;
+  std::vector<FolderLock> locks;
+  for (const fs::path& path : named) {
+    if (!is_run_folder(path)) continue;
+    const RunRecord found = read_record(path);
+    if (!is_part_of(found, now)) {
+      removal.kept.push_back(describe_stranger(found));
+      continue;
+    }
+    const bool may_go =
+        found.liveness == RunLiveness::dead || (found.liveness == RunLiveness::unknown && force);
+    std::optional<FolderLock> lock;
+    if (may_go) lock = FolderLock::take(path / kLockName, true);
+    if (may_go && !lock && !is_run_folder(path)) continue;  // Another one has removed it.
+    require(lock.has_value(), ErrorKind::usage, "{} belongs to a run that is {} ({})",
+            path.string(), name_of(may_go ? RunLiveness::live : found.liveness), found.holder());
+    const RunRecord locked = read_record(path);
+    if (locked.id != found.id) continue;  // Another one has made it anew.
+    removal.bytes += locked.bytes;
+    folders.push_back(path);
+    locks.push_back(std::move(*lock));
+  }
+  remove_all(folders, locks);
+  return removal;
 }
 
-void RunFolder::lock(const RunFolderOptions& options) {
-  for (const fs::path& path : paths_) locks_.emplace_back(path / kLockName, options.owner, paths_);
+void RunFolder::write_records(const std::string& owner) {
+  // The first folder's is written last: it names the others.
+  for (std::size_t i = locks_.size(); i-- > 0;) locks_[i].write({owner, id_, paths_});
+}
+
+bool RunFolder::make(std::span<const fs::path> bases, const std::string& name, bool unlocked) {
+  for (const fs::path& base : bases) {
+    const fs::path path = fs::absolute(base) / name;
+    const bool made = ::mkdir(path.c_str(), 0777) == 0;
+    require(made || errno == EEXIST, ErrorKind::io, "cannot create the folder {}: {}",
+            path.string(), errno_name(errno));
+    if (!made) return false;
+    std::optional<FolderLock> lock;
+    try {
+      lock = FolderLock::take(path / kLockName, unlocked);
+    } catch (...) {
+      (void)remove_with_space(path);
+      throw;
+    }
+    if (!lock) return false;  // Somebody takes it for a dead run's, and removes it.
+    paths_.push_back(path);
+    locks_.push_back(std::move(*lock));
+  }
+  return true;
 }
 
 RunFolder RunFolder::create(std::span<const fs::path> bases, const RunFolderOptions& options) {
@@ -152,61 +240,78 @@ RunFolder RunFolder::create(std::span<const fs::path> bases, const RunFolderOpti
   for (const fs::path& base : bases) {
     options.allow_memory ? require_writable_folder(base) : require_drive(base);
   }
-  const FileDescriptor guarded = guard(bases[0]);
+  RunFolder folder;
+  folder.id_ = {options.run ? options.run : RunId::draw(), draw_bits()};
   for (int attempt = 0; attempt < kNamesMax; ++attempt) {
-    const std::string name = fmt::format("{}{}-{}", kPrefix, ::getpid(), attempt);
-    RunFolder folder;
-    for (const fs::path& base : bases) folder.paths_.push_back(fs::absolute(base) / name);
-    // One base given twice would put two files of the store on one drive, under one name.
-    if (std::ranges::any_of(folder.paths_, [](const fs::path& path) { return fs::exists(path); })) {
-      continue;
+    const std::string name = fmt::format("{}{}{}", kPrefix, folder.id_.run.text(),
+                                         attempt == 0 ? "" : fmt::format("-{}", attempt));
+    try {
+      if (folder.make(bases, name, options.unlocked)) {
+        folder.write_records(options.owner);
+        return folder;
+      }
+    } catch (...) {
+      folder.remove();
+      throw;
     }
-    for (const fs::path& path : folder.paths_) {
-      const bool made = ::mkdir(path.c_str(), 0777) == 0;
-      require(made, ErrorKind::io, "cannot create the folder {}: {}", path.string(),
-              errno_name(errno));
-    }
-    folder.lock(options);
-    return folder;
+    folder.remove();
   }
-  fail(ErrorKind::io,
-       "{} holds {} run folders of process {} already; remove them with 'terrace "
-       "swap clean'",
-       bases[0].string(), kNamesMax, ::getpid());
+  fail(ErrorKind::io, "{} holds {} folders of this run already: 'terrace swap ls {}' names them",
+       bases[0].string(), kNamesMax, bases[0].string());
 }
 
 RunFolder RunFolder::adopt(const RunRecord& record, const RunFolderOptions& options) {
-  const FileDescriptor guarded = guard(record.path.parent_path());
-  const RunRecord now = read_record(record.path);
-  require(now.liveness != RunLiveness::live, ErrorKind::usage,
-          "{} is in use by process {} on {} since {}", now.path.string(), now.pid, now.host,
-          now.since);
   RunFolder folder;
-  folder.paths_ = now.folders;
-  for (const fs::path& path : folder.paths_) {
+  folder.id_ = record.id;
+  const auto require_same = [&](const RunRecord& found) {
+    require(found.id == record.id && record.id.run, ErrorKind::usage,
+            "the store in {} cannot be used: {}", record.path.string(),
+            found.id.run ? describe_stranger(found)
+                         : found.path.string() + " has vanished, or is no part of it any more");
+  };
+  const RunRecord now = read_record(record.path);
+  require_same(now);
+  for (const fs::path& path : now.folders) {
     require(is_run_folder(path), ErrorKind::usage,
-            "the folder {} of the run in {} is gone; mount its drive, or start from a checkpoint",
-            path.string(), now.path.string());
+            "the folder {} of the store in {} is gone: is its drive mounted?", path.string(),
+            now.path.string());
+    const RunRecord found = read_record(path);
+    require_same(found);
+    require(found.liveness != RunLiveness::unknown || options.unlocked, ErrorKind::usage,
+            "{} may be in use by another run ({}), which no lock that is seen from here can tell: "
+            "delete {} once you know that run to be over",
+            path.string(), found.holder(), (path / kLockName).string());
+    std::optional<FolderLock> lock;
+    if (found.liveness != RunLiveness::live) {
+      lock = FolderLock::take(path / kLockName, options.unlocked);
+    }
+    require(lock || is_run_folder(path), ErrorKind::usage,
+            "the folder {} of the store in {} has vanished", path.string(), now.path.string());
+    require(lock.has_value(), ErrorKind::usage, "{} is in use by {}", path.string(),
+            found.holder());
+    folder.paths_.push_back(path);
+    folder.locks_.push_back(std::move(*lock));
+    require_same(read_record(path));
   }
-  folder.lock(options);
+  require(!folder.paths_.empty(), ErrorKind::usage,
+          "the folder {} does not say where the other parts of its store lie", now.path.string());
+  folder.write_records(options.owner);
   return folder;
 }
 
-std::optional<RunRecord> RunFolder::find(std::span<const fs::path> bases, std::string_view owner) {
-  std::optional<RunRecord> newest;
+std::vector<RunRecord> RunFolder::find(std::span<const fs::path> bases, const RunId& run) {
+  std::vector<RunRecord> found;
   for (const fs::path& base : bases) {
     for (RunRecord& record : list_run_folders(base)) {
-      const bool matches = record.owner == owner && record.liveness != RunLiveness::live &&
-                           !record.folders.empty() &&
-                           is_same_folder(record.folders[0], record.path);
-      if (matches && (!newest || record.since > newest->since)) newest = std::move(record);
+      if (run && record.id.run == run && record.is_first) found.push_back(std::move(record));
     }
   }
-  return newest;
+  std::ranges::stable_sort(found, std::ranges::greater(), &RunRecord::since);
+  return found;
 }
 
 void RunFolder::remove() {
-  remove_all(paths_);
+  remove_all(paths_, locks_);
   paths_.clear();
   locks_.clear();
 }

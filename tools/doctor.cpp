@@ -1,4 +1,5 @@
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +61,19 @@ void examine_environment(Findings& findings) {
   if (names.empty()) return;
   findings.advice.push_back(
       fmt::format("unset {}: {}", fmt::join(names, " "), describe_ignored_variables()));
+}
+
+void examine_limits(Findings& findings) {
+  // Below that, of the files of data or of a model only a few can stay open.
+  constexpr rlim_t kUsualFiles = 1024;
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  findings.facts.emplace_back("open files", fmt::format("{} at most", files.rlim_cur));
+  if (files.rlim_cur >= kUsualFiles) return;
+  findings.advice.push_back(
+      fmt::format("ulimit -n {}: at most {} files can be open, so most of many would be opened for "
+                  "each read",
+                  kUsualFiles, files.rlim_cur));
 }
 
 void examine_memory(Findings& findings) {
@@ -171,6 +185,7 @@ int run_doctor(Context& context, const Arguments& arguments) {
   Findings findings;
   examine_processor(findings);
   examine_environment(findings);
+  examine_limits(findings);
   examine_memory(findings);
   examine_gpu(findings);
   examine_disks(findings, {swap.begin(), swap.end()});

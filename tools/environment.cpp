@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +89,13 @@ std::string describe_ignored_variables() {
       "{} in the environment {} not obeyed: no variable decides what is computed, or by how many "
       "threads (--threads)",
       fmt::join(shown, ", "), shown.size() == 1 ? "is" : "are");
+}
+
+void raise_open_files_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void wait_passively(char** argv) {

@@ -17,6 +17,10 @@ namespace terrace::tools {
 /// The same as a sentence; empty: nothing was.
 [[nodiscard]] std::string describe_ignored_variables();
 
+/// Raises the limit of open files as far as this user may: data and models of many files are read
+/// faster while they stay open, and the usual limit is a heritage.
+void raise_open_files_limit();
+
 /// libgomp reads its wait policy as it is loaded too, and idle threads that spin would take the
 /// cores from the optimizer's. So the program runs itself once more with the policy set, unless one
 /// is set already: the variable is also the guard against a loop, and a user's own value stays.

@@ -75,7 +75,8 @@ int run_generate(Context& context, const Arguments& arguments) {
              .help = "draw among the likeliest; 0: among all",
              .unit = "tokens",
              .minimum = 0});
-  table.add({.flags = {"seed"}, .field = engine::field(seed), .help = "of the draws"});
+  table.add(
+      {.flags = {"seed"}, .field = engine::field(seed), .help = "of the draws", .maximum = 0x1p63});
   table.add({.flags = {"stop_at_end"},
              .field = engine::field(options.stop_at_end),
              .help = "stop where the model ends its text"});

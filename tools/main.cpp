@@ -11,6 +11,7 @@
 #include "standard_descriptors.h"
 #include "subcommand.h"
 #include "terrace/core/error.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::tools {
 namespace {
@@ -63,7 +64,7 @@ int run(const Arguments& arguments) {
   } catch (const std::filesystem::filesystem_error& error) {
     return report(terminal, ErrorKind::io,
                   fmt::format("cannot look at {}: {}", error.path1().string(),
-                              errno_name(error.code().value())));
+                              io::reason_of(error.code().value())));
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) {
       return report(terminal, ErrorKind::internal,
@@ -89,5 +90,6 @@ int main(int argc, char** argv) {
   // A write beyond the limit of file sizes is then an error, which names file and limit.
   (void)std::signal(SIGXFSZ, SIG_IGN);
   terrace::tools::wait_passively(argv);
+  terrace::tools::raise_open_files_limit();
   return terrace::tools::run(terrace::tools::Arguments(argv + 1, argv + argc));
 }

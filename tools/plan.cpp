@@ -97,6 +97,7 @@ Space space_of(const PlanReport& report) {
   checkpoint::CheckpointContents contents;
   contents.model = report.setup.source.description(report.setup.dtype);
   contents.tensors = engine::tensor_shapes(*report.setup.model);
+  contents.moments = optim::moments_of(report.settings.optimizer.type);
   space.checkpoint = checkpoint::checkpoint_bytes(contents);
   // An old one goes only when the new one is whole.
   if (cadence.save_total_limit > 0) space.checkpoints = cadence.save_total_limit + 1;
@@ -216,6 +217,13 @@ std::string as_json(const PlanReport& report) {
     tiers[std::string(name_of(tier))] = {{"bytes", chosen.plan.reserved_bytes(tier)},
                                          {"purposes", purposes}};
   }
+  Json process = Json::object();
+  std::uint64_t process_bytes = 0;
+  for (const engine::ProcessBytes& row : engine::process_rows(chosen.plan)) {
+    process[row.purpose] = row.bytes;
+    process_bytes += row.bytes;
+  }
+  tiers["process"] = {{"bytes", process_bytes}, {"purposes", process}};
   Json moved = Json::object();
   for (const plan::Lane lane : kPaths) {
     moved[std::string(name_of(lane))] = engine::bytes_per_step(chosen.plan, lane);
@@ -317,6 +325,7 @@ int run_plan(Context& context, const Arguments& arguments) {
     settings.optimizer.learning_rate = setup.source.learning_rate;
   }
   engine::PlanBasis basis;
+  basis.threads = setup.threads.threads;
   if (profile && profile->device_memory_bytes) {
     basis.device_is_ram = false;
     const auto own = static_cast<std::uint64_t>(*profile->device_memory_bytes);

@@ -7,6 +7,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
 #include "terrace/core/units.h"
+#include "terrace/io/entry.h"
 #include "terrace/io/run_folder.h"
 
 namespace terrace::tools {
@@ -32,14 +33,16 @@ engine::OptionTable swap_options(SwapSettings& settings) {
              .required = true});
   table.add({.flags = {"folder"},
              .field = engine::field(settings.folders),
-             .help = "folders that were given to train as --swap",
+             .help = "folders that were given to train as --swap, or below them that of one run",
              .positional = true,
              .required = true});
   table.group("Options");
   table.add(
       {.flags = {"force"},
        .field = engine::field(settings.force),
-       .help = "clean also removes folders made on another host, whose run you know is over"});
+       .help =
+           "clean also removes folders of runs that may live on another host, and that you know "
+           "to be over"});
   table.add({.flags = {"json"},
              .field = engine::field(settings.json),
              .help = "ls writes one JSON object"});
@@ -63,6 +66,7 @@ std::string as_json(const std::vector<io::RunRecord>& runs) {
   auto list = Json::array();
   for (const io::RunRecord& run : runs) {
     list.push_back({{"path", run.path.string()},
+                    {"run_id", run.id.run.text()},
                     {"owner", run.owner},
                     {"state", name_of(run.liveness)},
                     {"host", run.host},
@@ -95,12 +99,16 @@ void clean(const SwapSettings& settings, Log& log) {
     const bool unknown = run.liveness == io::RunLiveness::unknown;
     if (run.liveness == io::RunLiveness::live || (unknown && !settings.force)) {
       log.info("{}: kept, its run {}", run.path.string(),
-               unknown ? fmt::format("was started on {}: --force removes it", run.host)
-                       : fmt::format("is live (process {} on {})", run.pid, run.host));
+               unknown
+                   ? fmt::format("may live ({}): --force removes it, if you know that it is over",
+                                 run.holder())
+                   : fmt::format("is live ({})", run.holder()));
       continue;
     }
-    if (!std::filesystem::exists(run.path)) continue;  // went with a sibling on another drive
-    freed += io::remove_run_folder(run, settings.force);
+    if (!io::is_there(run.path)) continue;  // went with a sibling on another drive
+    const io::Removal removal = io::remove_run_folder(run, settings.force);
+    for (const std::string& kept : removal.kept) log.warning("{}; it stays as it is", kept);
+    freed += removal.bytes;
     ++removed;
   }
   print(fmt::format("{} removed, {} freed\n", counted(removed, "run"), format_bytes(freed)));

@@ -23,14 +23,26 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   const std::string_view digits = name.substr(kPrefix.size());
   std::int64_t step = 0;
   const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (code != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  // "checkpoint-0003" is nobody's but its user's.
+  if (code != std::errc() || step < 0 || digits != std::to_string(step)) return std::nullopt;
   return step;
 }
 
-/// Why a folder is not a complete checkpoint; empty when it is.
-std::string fault_of(const std::filesystem::path& folder) {
+/// What a save that was cut short has left under a temporary name: the name that it was to have.
+std::optional<std::string> place_of_unfinished(std::string_view name) {
+  std::optional<std::string> place = parse_staged_name(name);
+  if (place && !step_of(*place) && *place != kModelStaging) place.reset();
+  return place;
+}
+
+/// Why a folder is not the complete checkpoint of this step; empty when it is.
+std::string fault_of(const std::filesystem::path& folder, std::int64_t step) {
   try {
-    require_sizes(folder, read_marker(folder));
+    const Marker marker = read_marker(folder);
+    require(marker.step == step, ErrorKind::data,
+            "{} holds step {} and not the one of its name: give a copy another name",
+            folder.string(), marker.step);
+    require_sizes(folder, marker);
     return {};
   } catch (const Error& error) {
     return error.what();
@@ -39,11 +51,11 @@ std::string fault_of(const std::filesystem::path& folder) {
 
 template <class Visit>
 void for_each_folder(const std::filesystem::path& output, Visit&& visit) {
+  if (!io::is_there(output)) return;
   std::error_code code;
-  if (!std::filesystem::exists(output, code)) return;
   std::filesystem::directory_iterator entries(output, code);
   require(!code, ErrorKind::io, "cannot list the folder {}: {}", output.string(),
-          errno_name(code.value()));
+          io::reason_of(code.value()));
   // Collected first, because a visit may rename or remove.
   std::vector<std::filesystem::path> folders;
   for (const auto& entry : entries) {
@@ -58,9 +70,9 @@ CheckpointList list_checkpoints(const std::filesystem::path& output) {
   CheckpointList list;
   for_each_folder(output, [&](const std::filesystem::path& folder, const std::string& name) {
     if (const auto step = step_of(name)) {
-      CheckpointEntry entry{folder, *step, fault_of(folder)};
+      CheckpointEntry entry{folder, *step, fault_of(folder, *step)};
       (entry.fault.empty() ? list.complete : list.broken).push_back(std::move(entry));
-    } else if (const auto staged = parse_staged_name(name); staged && step_of(staged->name)) {
+    } else if (place_of_unfinished(name)) {
       list.unfinished.push_back(folder);
     }
   });
@@ -100,21 +112,24 @@ std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::pat
 std::size_t remove_unfinished(const std::filesystem::path& output) {
   std::size_t removed = 0;
   for_each_folder(output, [&](const std::filesystem::path& folder, const std::string& name) {
-    const auto staged = parse_staged_name(name);
-    const bool is_ours = staged && (step_of(staged->name) || staged->name == "model");
-    if (!is_ours || !is_abandoned(*staged)) return;
-    const std::filesystem::path place = output / staged->name;
-    std::error_code code;
-    if (!std::filesystem::exists(place, code) && fault_of(folder).empty()) {
-      io::rename_durably(folder, place);
+    const auto place = place_of_unfinished(name);
+    if (!place) return;
+    const auto step = step_of(*place);
+    if (step && !io::is_there(output / *place) && fault_of(folder, *step).empty()) {
+      io::rename_durably(folder, output / *place);
       return;
     }
+    std::error_code code;
     std::filesystem::remove_all(folder, code);
     require(!code, ErrorKind::io, "cannot remove {}: {}", folder.string(),
-            errno_name(code.value()));
+            io::reason_of(code.value()));
     ++removed;
   });
   return removed;
+}
+
+bool is_name_of_save(std::string_view name) {
+  return step_of(name).has_value() || place_of_unfinished(name).has_value();
 }
 
 }  // namespace terrace::checkpoint

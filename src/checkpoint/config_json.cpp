@@ -283,8 +283,7 @@ FolderConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
   FolderConfig result = parse_config(io::read_file(path, kJsonBytesMax), path.string());
   const std::filesystem::path generation = folder / "generation_config.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(generation, ignored)) {
+  if (io::is_there(generation, ErrorKind::data)) {
     const std::string where = generation.string();
     const Json json =
         parse_object(io::read_file(generation, kJsonBytesMax), where, ErrorKind::data);

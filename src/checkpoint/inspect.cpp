@@ -103,6 +103,7 @@ Json describe_trainer(const TrainerState& state) {
   }
   const std::int64_t sequences = std::max<std::int64_t>(1, state.loader.sequences);
   return {
+      {"run_id", state.run.text()},
       {"step", state.global_step},
       {"max_steps", state.max_steps},
       {"epoch", state.epoch},
@@ -114,6 +115,7 @@ Json describe_trainer(const TrainerState& state) {
       {"seed", state.identity.seed},
       {"data", std::move(data)},
       {"numerics", to_object(state.numerics)},
+      {"optimizer_state", to_object(state.state_form)},
       {"versions", to_object(state.versions)}};
 }
 
@@ -207,7 +209,7 @@ Json describe_store(const std::filesystem::path& folder) {
 }
 
 Json describe(const std::filesystem::path& path, const InspectOptions& options) {
-  require(io::is_there(path), ErrorKind::data,
+  require(io::is_there(path, ErrorKind::data), ErrorKind::data,
           "{} does not exist; a safetensors file, checkpoint, model folder, output folder or page "
           "store was expected",
           path.string());
@@ -218,7 +220,7 @@ Json describe(const std::filesystem::path& path, const InspectOptions& options) 
             path.string(), described["kind"].get<std::string>());
     return described;
   };
-  if (!std::filesystem::is_directory(path)) {
+  if (!io::is_folder(path, ErrorKind::data)) {
     require(path.extension() == ".safetensors", ErrorKind::data,
             "{} is no .safetensors file; give one, or a folder", path.string());
     return without_checksums(describe_file(path));

@@ -45,8 +45,7 @@ void write_marker(const std::filesystem::path& folder, const Marker& marker) {
 
 Marker read_marker(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kMarkerName;
-  std::error_code ignored;
-  require(std::filesystem::exists(path, ignored), ErrorKind::data,
+  require(io::is_there(path, ErrorKind::data), ErrorKind::data,
           "{} has no {}: it is no checkpoint of Terrace, or one that was never completed",
           folder.string(), kMarkerName);
   const std::string where = path.string();
@@ -81,12 +80,10 @@ Marker read_marker(const std::filesystem::path& folder) {
 
 void require_sizes(const std::filesystem::path& folder, const Marker& marker) {
   for (const WrittenFile& file : marker.files) {
-    std::error_code code;
     const std::filesystem::path path = folder / file.name;
-    const std::uintmax_t size = std::filesystem::file_size(path, code);
-    require(!code, ErrorKind::corrupt,
-            "{} is missing ({}), but {} lists it; use another checkpoint", path.string(),
-            errno_name(code.value()), kMarkerName);
+    require(io::is_file(path, ErrorKind::corrupt), ErrorKind::corrupt,
+            "{} is missing, but {} lists it; use another checkpoint", path.string(), kMarkerName);
+    const std::uintmax_t size = std::filesystem::file_size(path);
     require(size == file.fingerprint.bytes, ErrorKind::corrupt,
             "{} has {} bytes, but was saved with {}; it was truncated or altered, use another "
             "checkpoint",

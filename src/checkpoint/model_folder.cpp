@@ -108,12 +108,11 @@ void ModelWeights::read(StateKind kind, const std::string& tensor, std::int64_t 
           "a model folder has no {}", terrace::name_of(kind));
   const auto found = by_name_.find(tensor);
   require(found != by_name_.end(), ErrorKind::internal, "the model has no tensor \"{}\"", tensor);
-  found->second.file->read(*found->second.entry, first, values);
+  found->second.read(first, values);
 }
 
 bool has_model(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / "config.json", ignored) &&
+  return io::is_there(folder / "config.json", ErrorKind::data) &&
          ShardReader::is_present(folder, kStem);
 }
 

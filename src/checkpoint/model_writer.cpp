@@ -1,11 +1,15 @@
 #include "model_writer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
 #include "progress.h"
 #include "staging.h"
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/core/json.h"
+#include "terrace/data/tokenizer.h"
 #include "terrace/io/file.h"
 
 namespace terrace::checkpoint {
@@ -83,12 +87,17 @@ std::uint64_t total_bytes(std::span<const TextFile> files) {
   return bytes;
 }
 
+bool is_model_file(const std::string& name) {
+  return name == kConfigName || name == kGenerationName || is_weights_file(name) ||
+         data::is_tokenizer_file(name);
+}
+
 std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   if (!has_model(folder)) return files;
   // config.json first: without it the rest is no model, whatever a kill leaves.
   for (const char* name : {kConfigName, kGenerationName}) {
-    if (std::filesystem::exists(folder / name)) files.push_back(folder / name);
+    if (io::is_there(folder / name)) files.push_back(folder / name);
   }
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
@@ -100,25 +109,24 @@ std::vector<std::filesystem::path> model_files(const std::filesystem::path& fold
 std::uint64_t write_model_folder(const std::filesystem::path& folder, const ModelDescription& model,
                                  std::span<const TensorShape> tensors, StateSource& source,
                                  const WriteOptions& options) {
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  require(!code, ErrorKind::io, "cannot create the folder {}: {}", folder.string(),
-          errno_name(code.value()));
+  io::make_folder(folder);
   const ShardOptions shards{.dtype = model.dtype, .shard_bytes_max = options.shard_bytes_max};
   const std::vector<TextFile> files = description_files(model);
   const std::uint64_t bytes = ShardWriter::total_bytes(tensors, shards) + total_bytes(files);
   require_free_space(folder, bytes, ErrorKind::io);
-  const StagingFolder staging(folder, "model");
+  const StagingFolder staging(folder, kModelStaging);
   ProgressMeter progress(options.progress, bytes);
   ShardWriter writer(staging.path(), tensors, shards);
+  HeldValues held(source, model.dtype);
   std::vector<float> buffer;
   for (const TensorShape& tensor : tensors) {
     for_each_piece(tensor.elements(), buffer, [&](std::int64_t first, std::span<float> values) {
-      source.read(StateKind::master, tensor.name, first, values);
+      held.read(StateKind::master, tensor.name, first, values);
       writer.write(values);
       progress.advance(tensor.name, values.size() * size_of(model.dtype));
     });
   }
+  held.require_all_held(fmt::format("the model is not written to {}", folder.string()));
   (void)writer.commit();
   (void)write_text_files(staging.path(), files);
   progress.advance("the new model takes its place", 0);

@@ -15,11 +15,10 @@ namespace {
 constexpr std::size_t kShownEntries = 5;
 
 void require_folder(const std::filesystem::path& path, std::string_view wanted) {
-  std::error_code code;
-  const auto status = std::filesystem::status(path, code);
-  require(std::filesystem::exists(status), ErrorKind::data, "{} does not exist; {} was expected",
+  const io::Entry found = io::look_at(path, ErrorKind::data);
+  require(found != io::Entry::nothing, ErrorKind::data, "{} does not exist; {} was expected",
           path.string(), wanted);
-  require(std::filesystem::is_directory(status), ErrorKind::data,
+  require(found == io::Entry::folder, ErrorKind::data,
           "{} is a file, but {} was expected; give the folder that it lies in", path.string(),
           wanted);
 }
@@ -31,6 +30,7 @@ std::string contents_of(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
     names.push_back(entry.path().filename().string());
   }
+  if (code) return fmt::format("what cannot be listed ({})", errno_name(code.value()));
   if (names.empty()) return "nothing";
   std::sort(names.begin(), names.end());
   const std::size_t more = names.size() - std::min(names.size(), kShownEntries);
@@ -49,11 +49,11 @@ std::string faults_of(const CheckpointList& list) {
 /// The snapshot of a model in the Hugging Face cache: the one that "main" names, else the only one.
 std::optional<std::filesystem::path> snapshot_of(const std::filesystem::path& path) {
   const std::filesystem::path snapshots = path / "snapshots";
-  if (!io::is_there(snapshots)) return std::nullopt;
-  if (io::is_there(path / "refs" / "main")) {
+  if (!io::is_there(snapshots, ErrorKind::data)) return std::nullopt;
+  if (io::is_there(path / "refs" / "main", ErrorKind::data)) {
     std::string revision = io::read_file(path / "refs" / "main", 4096);
     revision.erase(revision.find_last_not_of(" \n\r\t") + 1);
-    if (io::is_there(snapshots / revision)) return snapshots / revision;
+    if (io::is_there(snapshots / revision, ErrorKind::data)) return snapshots / revision;
   }
   std::vector<std::filesystem::path> found;
   std::error_code code;
@@ -86,8 +86,9 @@ std::string newer_checkpoint(const std::filesystem::path& path) {
 
 ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
   require_folder(path, "a model folder, a checkpoint or an output folder");
-  if (io::is_there(path / kMarkerName)) return {path, FolderKind::checkpoint, ""};
-  if (io::is_there(path / "config.json")) return {path, FolderKind::model, newer_checkpoint(path)};
+  if (io::is_there(path / kMarkerName, ErrorKind::data)) return {path, FolderKind::checkpoint, ""};
+  if (io::is_there(path / "config.json", ErrorKind::data))
+    return {path, FolderKind::model, newer_checkpoint(path)};
   if (const auto snapshot = snapshot_of(path)) {
     return {*snapshot, FolderKind::model,
             fmt::format("{} is a folder of the Hugging Face cache, of which {} is the snapshot",
@@ -106,7 +107,7 @@ ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
   require_folder(path, "a checkpoint or an output folder");
-  if (io::is_there(path / kMarkerName)) return path;
+  if (io::is_there(path / kMarkerName, ErrorKind::data)) return path;
   const CheckpointList list = list_checkpoints(path);
   require(!list.complete.empty(), ErrorKind::data,
           "there is nothing to resume from in {}: it has no {}, so it is no complete checkpoint, "

@@ -1,11 +1,13 @@
 #include <fmt/core.h>
 
 #include <optional>
+#include <vector>
 
 #include "marker.h"
 #include "model_writer.h"
 #include "progress.h"
 #include "staging.h"
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/checkpoint/training_checkpoint.h"
 #include "terrace/io/file.h"
 
@@ -41,19 +43,16 @@ class Save {
        const WriteOptions& options, std::uint64_t bytes)
       : folder_(std::move(folder)),
         contents_(contents),
-        source_(source),
+        held_(source, contents.model.dtype),
         options_(options),
         progress_(options.progress, bytes) {}
 
   void run() {
     const std::filesystem::path optimizer = folder_ / kOptimizerFolder;
-    std::error_code code;
-    require(std::filesystem::create_directory(optimizer, code), ErrorKind::io,
-            "cannot create the folder {}: {}", optimizer.string(), errno_name(code.value()));
+    io::make_folder(optimizer);
     progress_.advance("begin", 0);
     write_weights_and_master(optimizer);
-    write_moment(StateKind::exp_avg, optimizer);
-    write_moment(StateKind::exp_avg_sq, optimizer);
+    for (const StateKind kind : contents_.moments) write_moment(kind, optimizer);
     add(write_text_files(folder_, text_files(contents_)), "");
     io::sync_folder(optimizer);
     io::sync_folder(folder_);
@@ -93,10 +92,12 @@ class Save {
   void stream(StateKind kind, Write&& write) {
     for (const TensorShape& tensor : contents_.tensors) {
       for_each_piece(tensor.elements(), buffer_, [&](std::int64_t first, std::span<float> values) {
-        source_.read(kind, tensor.name, first, values);
+        held_.read(kind, tensor.name, first, values);
         progress_.advance(tensor.name, write(values));
       });
     }
+    held_.require_all_held(
+        fmt::format("checkpoint-{} is not written", contents_.trainer.global_step));
   }
 
   void add(std::vector<WrittenFile> files, const std::filesystem::path& subfolder) {
@@ -110,7 +111,7 @@ class Save {
 
   std::filesystem::path folder_;
   const CheckpointContents& contents_;
-  StateSource& source_;
+  HeldValues held_;
   const WriteOptions& options_;
   ProgressMeter progress_;
   Marker marker_;
@@ -122,8 +123,9 @@ class Save {
 std::uint64_t checkpoint_bytes(const CheckpointContents& contents, const WriteOptions& options) {
   std::uint64_t bytes = total_bytes(text_files(contents));
   bytes += ShardWriter::total_bytes(contents.tensors, weights_options(contents, options));
-  for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-    if (kind == StateKind::master && !keeps_master(contents)) continue;
+  std::vector<StateKind> kinds = contents.moments;
+  if (keeps_master(contents)) kinds.push_back(StateKind::master);
+  for (const StateKind kind : kinds) {
     bytes += ShardWriter::total_bytes(contents.tensors, state_options(kind, options));
   }
   return bytes;
@@ -132,10 +134,7 @@ std::uint64_t checkpoint_bytes(const CheckpointContents& contents, const WriteOp
 std::filesystem::path save_checkpoint(const std::filesystem::path& output,
                                       const CheckpointContents& contents, StateSource& source,
                                       const WriteOptions& options) {
-  std::error_code code;
-  std::filesystem::create_directories(output, code);
-  require(!code, ErrorKind::io, "cannot create the folder {}: {}", output.string(),
-          errno_name(code.value()));
+  io::make_folder(output);
   const std::uint64_t bytes = checkpoint_bytes(contents, options);
   require_free_space(output, bytes, ErrorKind::io);
   const std::string name = fmt::format("checkpoint-{}", contents.trainer.global_step);

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <set>
 
+#include "progress.h"
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/core/excerpt.h"
 #include "terrace/core/json.h"
 #include "terrace/core/units.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::checkpoint {
 namespace {
@@ -51,10 +54,10 @@ void require_files(const std::filesystem::path& folder, const std::filesystem::p
   for (const std::string& name : names) {
     std::error_code code;
     const std::filesystem::path path = folder / name;
+    const bool exists = io::is_there(path, kind);
     const std::uintmax_t size = std::filesystem::file_size(path, code);  // follows links
     if (!code && size > 0) continue;
     const bool is_link = std::filesystem::is_symlink(path, code);
-    const bool exists = std::filesystem::exists(path, code);
     missing.push_back(exists    ? name + " (empty)"
                       : is_link ? name + " (a link to a file that is missing)"
                                 : name);
@@ -107,20 +110,40 @@ std::span<const TensorShape> tensors_of(std::span<const TensorShape> tensors,
   return tensors.subspan(begin, ends[file] - begin);
 }
 
+[[noreturn]] void refuse_nonfinite(const ShardReader::Located& tensor) {
+  std::int64_t count = 0;
+  std::vector<float> buffer;
+  for_each_piece(tensor.entry->elements(), buffer,
+                 [&](std::int64_t first, std::span<float> values) {
+                   tensor.file->read(*tensor.entry, first, values);
+                   count += count_unheld(values, DType::f32);
+                 });
+  fail(ErrorKind::data,
+       "{}: {} of {} in the tensor \"{}\" {} not finite; a file was damaged or a run diverged, use "
+       "another model or an earlier checkpoint",
+       tensor.file->path().string(), count, counted(tensor.entry->elements(), "value"),
+       tensor.entry->name, count == 1 ? "is" : "are");
+}
+
 }  // namespace
+
+void ShardReader::Located::read(std::int64_t first, std::span<float> values) const {
+  file->read(*entry, first, values);
+  if (count_unheld(values, DType::f32) > 0) [[unlikely]]
+    refuse_nonfinite(*this);
+}
 
 bool ShardReader::is_present(const std::filesystem::path& folder, const std::string& stem) {
   std::error_code ignored;
-  return std::filesystem::exists(single_path(folder, stem), ignored) ||
-         std::filesystem::exists(index_path(folder, stem), ignored) ||
+  return io::is_there(single_path(folder, stem), ErrorKind::data) ||
+         io::is_there(index_path(folder, stem), ErrorKind::data) ||
          std::filesystem::is_symlink(single_path(folder, stem), ignored);
 }
 
 ShardReader::ShardReader(const std::filesystem::path& folder, const std::string& stem,
                          ErrorKind kind) {
   const std::filesystem::path index = index_path(folder, stem);
-  std::error_code ignored;
-  if (std::filesystem::exists(index, ignored)) {
+  if (io::is_there(index, kind)) {
     open_indexed(folder, index, read_index(index, kind), kind);
   } else {
     const SafetensorsFile& file = files_.emplace_back(single_path(folder, stem), kind);
@@ -144,6 +167,7 @@ void ShardReader::open_indexed(const std::filesystem::path& folder,
   for (const std::string& name : names) {
     const SafetensorsFile& file = files_.emplace_back(folder / name, kind);
     opened.emplace(name, &file);
+    if (files_.size() > io::open_files_share()) files_.back().close();
     stored += file.tensors().size();
   }
   std::set<const TensorEntry*> taken;

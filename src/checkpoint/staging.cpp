@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@ namespace terrace::checkpoint {
 namespace {
 
 constexpr std::string_view kMark = ".tmp-";
+constexpr std::string_view kAside = "-replaced";
 
 }  // namespace
 
@@ -25,7 +25,7 @@ StagingFolder::StagingFolder(const std::filesystem::path& parent, const std::str
   std::filesystem::remove_all(path_, code);  // Of a dead process that had this id.
   const bool created = std::filesystem::create_directory(path_, code);
   require(created && !code, ErrorKind::io, "cannot create the folder {}: {}", path_.string(),
-          code ? errno_name(code.value()) : "it is there already");
+          code ? io::reason_of(code.value()) : "it is there already");
 }
 
 StagingFolder::~StagingFolder() {
@@ -35,8 +35,7 @@ StagingFolder::~StagingFolder() {
 
 void StagingFolder::publish() {
   io::sync_folder(path_);
-  std::error_code code;
-  if (!std::filesystem::exists(place_, code)) {
+  if (!io::is_there(place_)) {
     io::rename_durably(path_, place_);
     path_.clear();
     return;
@@ -49,28 +48,23 @@ void StagingFolder::publish() {
           "cannot exchange {} and {}: {}", path_.string(), place_.string(), errno_name(errno));
   // The file system cannot exchange: for an instant neither has the name, and both keep one from
   // which `remove_unfinished` restores them.
-  const std::filesystem::path aside = path_.string() + "-replaced";
+  const std::filesystem::path aside = path_.string() + std::string(kAside);
   io::rename_durably(place_, aside);
   io::rename_durably(path_, place_);
   path_ = aside;
 }
 
-std::optional<StagedName> parse_staged_name(std::string_view name) {
+std::optional<std::string> parse_staged_name(std::string_view name) {
   const std::size_t mark = name.rfind(kMark);
   if (mark == std::string_view::npos || mark == 0) return std::nullopt;
   const std::string_view digits = name.substr(mark + kMark.size());
-  StagedName staged{std::string(name.substr(0, mark)), 0};
-  const auto [end, code] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), staged.process);
+  int process = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), process);
   const std::string_view rest(end, static_cast<std::size_t>(digits.data() + digits.size() - end));
-  if (code != std::errc() || staged.process <= 0 || (!rest.empty() && rest != "-replaced")) {
+  if (code != std::errc() || process <= 0 || (!rest.empty() && rest != kAside)) {
     return std::nullopt;
   }
-  return staged;
-}
-
-bool is_abandoned(const StagedName& staged) {
-  return staged.process == ::getpid() || (::kill(staged.process, 0) != 0 && errno == ESRCH);
+  return std::string(name.substr(0, mark));
 }
 
 }  // namespace terrace::checkpoint

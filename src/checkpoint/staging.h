@@ -30,13 +30,11 @@ class StagingFolder {
   std::filesystem::path place_;
 };
 
-/// Of "NAME.tmp-PID...": the name that it was to have and the process that filled it.
-struct StagedName {
-  std::string name;
-  int process = 0;
-};
-[[nodiscard]] std::optional<StagedName> parse_staged_name(std::string_view name);
-/// Whether that process is gone (or is this one, which begins anew).
-[[nodiscard]] bool is_abandoned(const StagedName& staged);
+/// As which the final model is staged in its folder.
+inline constexpr const char* kModelStaging = "model";
+
+/// Of "NAME.tmp-PID..." the name that it was to have. Who filled it the number does not say: a
+/// container gives the same ones again.
+[[nodiscard]] std::optional<std::string> parse_staged_name(std::string_view name);
 
 }  // namespace terrace::checkpoint

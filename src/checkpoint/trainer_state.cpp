@@ -117,7 +117,8 @@ std::vector<StepRow> rows_from_json(const Json& list) {
 }
 
 Json ours_to_json(const TrainerState& state) {
-  Json json = {{"adam_step", state.adam_step},
+  Json json = {{"run_id", state.run.text()},
+               {"adam_step", state.adam_step},
                {"skipped_steps", state.skipped_steps},
                {"skipped_in_a_row", state.skipped_in_a_row},
                {"loader",
@@ -131,12 +132,15 @@ Json ours_to_json(const TrainerState& state) {
                  {"hysteresis_left", state.loss_scale.hysteresis_left}}},
                {"identity", identity_to_json(state.identity)},
                {"versions", to_object(state.versions)},
-               {"numerics", to_object(state.numerics)}};
+               {"numerics", to_object(state.numerics)},
+               {"layout", to_object(state.layout)},
+               {"state_form", to_object(state.state_form)}};
   if (!state.rows.empty()) json["rows"] = rows_to_json(state.rows);
   return json;
 }
 
 void ours_from_json(const Json& json, std::string_view where, TrainerState& state) {
+  if (json.contains("run_id")) state.run = io::RunId::parse(json.at("run_id").get<std::string>());
   state.adam_step = json.at("adam_step").get<std::int64_t>();
   state.skipped_steps = json.at("skipped_steps").get<std::int64_t>();
   state.skipped_in_a_row = json.at("skipped_in_a_row").get<std::int64_t>();
@@ -151,6 +155,8 @@ void ours_from_json(const Json& json, std::string_view where, TrainerState& stat
   state.versions = to_pairs(json.at("versions"));
   state.numerics = to_pairs(json.at("numerics"));
   if (json.contains("rows")) state.rows = rows_from_json(json.at("rows"));
+  if (json.contains("state_form")) state.state_form = to_pairs(json.at("state_form"));
+  if (json.contains("layout")) state.layout = to_pairs(json.at("layout"));
 }
 
 void require_same_tokenizer(const std::vector<NamedFingerprint>& before,
@@ -231,27 +237,6 @@ void require_same_run(const RunIdentity& began_with, const RunIdentity& found,
           "--seed is {}, but the run in {} began with {}, and the order of its samples follows "
           "from that; give the same seed, or begin a new run",
           found.seed, where, began_with.seed);
-}
-
-std::vector<std::string> differences(const Pairs& before, const Pairs& now) {
-  constexpr auto find = [](const Pairs& pairs, const std::string& name) {
-    return std::find_if(pairs.begin(), pairs.end(), [&](auto& pair) { return pair.first == name; });
-  };
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : before) {
-    const auto other = find(now, name);
-    if (other == now.end()) {
-      lines.push_back(fmt::format("{} was {} and is not set", name, value));
-    } else if (other->second != value) {
-      lines.push_back(fmt::format("{} was {} and is {}", name, value, other->second));
-    }
-  }
-  for (const auto& [name, value] : now) {
-    if (find(before, name) == before.end()) {
-      lines.push_back(fmt::format("{} was not set and is {}", name, value));
-    }
-  }
-  return lines;
 }
 
 }  // namespace terrace::checkpoint

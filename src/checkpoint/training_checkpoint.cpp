@@ -1,6 +1,7 @@
 #include "terrace/checkpoint/training_checkpoint.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "convert.h"
 #include "hex.h"
@@ -88,12 +89,21 @@ TrainingCheckpoint::TrainingCheckpoint(std::filesystem::path folder) : folder_(s
   config_ = read_config(folder_);
   weights_.emplace(folder_, "model", ErrorKind::corrupt);
   const std::filesystem::path optimizer = folder_ / "optimizer";
-  exp_avg_.emplace(optimizer, "exp_avg", ErrorKind::corrupt);
-  exp_avg_sq_.emplace(optimizer, "exp_avg_sq", ErrorKind::corrupt);
-  if (weights_dtype() != DType::f32) master_.emplace(optimizer, "master", ErrorKind::corrupt);
-  for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
-    require_fp32(shards(kind));
+  for (const auto& [kind, shards] :
+       {std::pair(StateKind::exp_avg, &exp_avg_), std::pair(StateKind::exp_avg_sq, &exp_avg_sq_)}) {
+    const std::string stem(terrace::name_of(kind));
+    if (!ShardReader::is_present(optimizer, stem)) continue;  // The marker has none of that name.
+    shards->emplace(optimizer, stem, ErrorKind::corrupt);
+    moments_.push_back(kind);
   }
+  if (weights_dtype() != DType::f32) master_.emplace(optimizer, "master", ErrorKind::corrupt);
+  for (const StateKind kind : state_kinds()) require_fp32(shards(kind));
+}
+
+std::vector<StateKind> TrainingCheckpoint::state_kinds() const {
+  std::vector<StateKind> kinds = {StateKind::master};
+  for (const StateKind moment : moments_) kinds.push_back(moment);
+  return kinds;
 }
 
 DType TrainingCheckpoint::weights_dtype() const {
@@ -103,24 +113,18 @@ DType TrainingCheckpoint::weights_dtype() const {
 }
 
 const ShardReader& TrainingCheckpoint::shards(StateKind kind) const {
-  switch (kind) {
-    case StateKind::parameter:
-      return *weights_;
-    case StateKind::master:
-      return master_ ? *master_ : *weights_;
-    case StateKind::exp_avg:
-      return *exp_avg_;
-    case StateKind::exp_avg_sq:
-      return *exp_avg_sq_;
-    case StateKind::gradient:
-      break;
-  }
-  fail(ErrorKind::internal, "a checkpoint has no {}", terrace::name_of(kind));
+  if (kind == StateKind::parameter) return *weights_;
+  if (kind == StateKind::master) return master_ ? *master_ : *weights_;
+  const auto& moment = kind == StateKind::exp_avg ? exp_avg_ : exp_avg_sq_;
+  require(moment.has_value() && kind != StateKind::gradient, ErrorKind::corrupt, "{} holds no {}",
+          folder_.string(), terrace::name_of(kind));
+  return *moment;
 }
 
 void TrainingCheckpoint::require_tensors(std::span<const TensorShape> expected) const {
-  for (const StateKind kind :
-       {StateKind::parameter, StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+  std::vector<StateKind> kinds = state_kinds();
+  kinds.push_back(StateKind::parameter);
+  for (const StateKind kind : kinds) {
     require_match(match_tensors(shards(kind), expected, config_.config, {}),
                   fmt::format("{} ({})", folder_.string(), terrace::name_of(kind)),
                   ErrorKind::corrupt);
@@ -132,7 +136,7 @@ void TrainingCheckpoint::read(StateKind kind, const std::string& tensor, std::in
   const auto found = shards(kind).find(tensor);
   require(found.has_value(), ErrorKind::corrupt, "{} has no {} of tensor \"{}\"", folder_.string(),
           terrace::name_of(kind), tensor);
-  found->file->read(*found->entry, first, values);
+  found->read(first, values);
 }
 
 void TrainingCheckpoint::check_checksum(const std::string& name,
@@ -146,7 +150,7 @@ void TrainingCheckpoint::check_checksum(const std::string& name,
 
 void TrainingCheckpoint::restore(StateSink& sink, const ProgressFunction& report) const {
   ProgressMeter progress(report, bytes_);
-  for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+  for (const StateKind kind : state_kinds()) {
     for (const SafetensorsFile& file : shards(kind).files()) {
       const std::string name = std::filesystem::relative(file.path(), folder_).string();
       check_checksum(name, stream_file(file, kind, sink, progress));
@@ -166,7 +170,7 @@ void TrainingCheckpoint::verify(const ProgressFunction& report) const {
 }
 
 void verify_weights(const std::filesystem::path& folder, const ProgressFunction& report) {
-  if (!std::filesystem::exists(folder / kMarkerName)) return;
+  if (!io::is_there(folder / kMarkerName, ErrorKind::data)) return;
   std::vector<WrittenFile> files = read_marker(folder).files;
   std::erase_if(files, [](const WrittenFile& file) {
     const std::filesystem::path name = file.name;

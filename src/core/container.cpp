@@ -1,6 +1,7 @@
 #include "terrace/core/container.h"
 
 #include <fmt/core.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <charconv>
@@ -88,16 +89,25 @@ void read_v1_cpu(ContainerLimits& limits, const fs::path& folder) {
   }
 }
 
-double host_memory(const fs::path& root, std::string_view key) {
+using SystemInfo = struct sysinfo;
+
+/// `key` of /proc/meminfo, or, where there is no /proc, what the kernel says itself.
+Limit host_memory(const fs::path& root, std::string_view key, unsigned long SystemInfo::*member) {
   std::ifstream file(root / "proc/meminfo");
   std::string name;
   std::string line;
   while (std::getline(file, line)) {
     std::istringstream fields(line);
     double kib = 0;
-    if (fields >> name >> kib && name == key) return kib * 1024;
+    if (fields >> name >> kib && name == fmt::format("{}:", key)) {
+      return {kib * 1024, fmt::format("{} of the host", key)};
+    }
   }
-  return 0;
+  SystemInfo found{};
+  (void)::sysinfo(&found);
+  return {static_cast<double>(found.*member) * found.mem_unit,
+          fmt::format("{} of the host, by sysinfo: {} cannot be read", key,
+                      (root / "proc/meminfo").string())};
 }
 
 }  // namespace
@@ -106,6 +116,8 @@ ContainerLimits read_container_limits(const fs::path& root) {
   ContainerLimits limits;
   const fs::path mount = root / "sys/fs/cgroup";
   std::ifstream groups(root / "proc/self/cgroup");
+  // Without /proc the group is not known; a container sees its own as the root.
+  if (!groups) read_v2(limits, mount);
   std::string line;  // "hierarchy:controllers:path"
   while (std::getline(groups, line)) {
     const std::size_t first = line.find(':');
@@ -131,7 +143,8 @@ ContainerLimits read_container_limits(const fs::path& root) {
 }
 
 Limit available_memory(const fs::path& root) {
-  Limit host{host_memory(root, "MemAvailable:"), "MemAvailable of the host"};
+  // What sysinfo calls free leaves out the page cache, most of which could be had too.
+  const Limit host = host_memory(root, "MemAvailable", &SystemInfo::freeram);
   const ContainerLimits limits = read_container_limits(root);
   if (!limits.memory_bytes) return host;
   const double left =
@@ -140,7 +153,7 @@ Limit available_memory(const fs::path& root) {
 }
 
 Limit total_memory(const fs::path& root) {
-  Limit host{host_memory(root, "MemTotal:"), "MemTotal of the host"};
+  const Limit host = host_memory(root, "MemTotal", &SystemInfo::totalram);
   const ContainerLimits limits = read_container_limits(root);
   if (limits.memory_bytes && limits.memory_bytes->value < host.value) return *limits.memory_bytes;
   return host;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -152,6 +153,8 @@ Trace::Trace(const std::vector<LaneRoom>& lanes, Steps steps, Relations relation
 
 void Trace::write(const std::filesystem::path& path, int rank) const {
   std::ofstream file(path);
+  require(file.is_open(), ErrorKind::io, "cannot write the trace to {}: {}", path.string(),
+          errno_name(errno));
   Writer writer(file, rank);
   for (std::size_t index = 0; index < lanes_.size(); ++index) {
     writer.lane(index, lanes_[index].name, lanes_[index].spans);
@@ -160,10 +163,8 @@ void Trace::write(const std::filesystem::path& path, int rank) const {
   writer.counters(relations_);
   writer.finish();
   file.flush();
-  require(file.good(), ErrorKind::io,
-          "cannot write the trace to {}; is the folder there, and is "
-          "there space?",
-          path.string());
+  require(file.good(), ErrorKind::io, "cannot write the trace to {}: {}; is there space?",
+          path.string(), errno_name(errno));
 }
 
 }  // namespace terrace

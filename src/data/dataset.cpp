@@ -12,11 +12,12 @@
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::data {
 namespace {
 
-/// Files that stay open: the largest ones, well below the usual limit of 1024 descriptors.
+/// Files that stay open at most: the largest ones. Beyond that there is nothing to be gained.
 constexpr std::size_t kFilesOpenMax = 256;
 /// Data above this is announced before it is read, as that takes a while.
 constexpr std::uint64_t kAnnounceBytes = 4 * kGiB;
@@ -62,7 +63,8 @@ std::vector<std::string> DatasetReport::notes() const {
       {unsupported, "skipped: the format is not supported yet"},
       {unreadable, "skipped: cannot be read"},
       {hidden, "skipped: hidden"},
-      {linked_folders, "skipped: a link to a folder"}};
+      {linked_folders, "skipped: a link to a folder"},
+      {own, "skipped: written by Terrace itself"}};
   std::vector<std::string> lines;
   for (const auto& [tally, what] : kinds) {
     if (tally.count == 0) continue;
@@ -167,7 +169,7 @@ class Dataset::Builder {
     std::vector<SourceFile>& files = dataset_.files_->files;
     std::vector<std::size_t> order(files.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    const std::size_t kept = std::min(order.size(), kFilesOpenMax);
+    const std::size_t kept = std::min({order.size(), kFilesOpenMax, io::open_files_share()});
     std::ranges::nth_element(order, order.begin() + static_cast<std::ptrdiff_t>(kept),
                              std::ranges::greater(),
                              [&](std::size_t file) { return files[file].contents().bytes; });
@@ -188,7 +190,7 @@ std::shared_ptr<const Dataset> Dataset::open(std::span<const std::filesystem::pa
   require(options.vocab_size > 0 && options.vocab_size <= std::int64_t{1} << 31, ErrorKind::usage,
           "the model's vocab_size is {}, but 1 to 2^31 was expected", options.vocab_size);
   const std::int64_t start_us = now_us();
-  const FileList list = list_files(paths, options.flag);
+  const FileList list = list_files(paths, options);
   std::uint64_t listed_bytes = 0;
   for (const ListedFile& file : list.files) listed_bytes += file.bytes;
   if (listed_bytes > kAnnounceBytes) {
@@ -200,6 +202,7 @@ std::shared_ptr<const Dataset> Dataset::open(std::span<const std::filesystem::pa
   DatasetReport& report = dataset->report_;
   count_all(report.hidden, list.hidden);
   count_all(report.linked_folders, list.links);
+  count_all(report.own, list.own);
   count_all(report.repeated, list.repeated);
   Builder builder(*dataset, options, paths.size());
   SourceScanner scanner(options.vocab_size);

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "terrace/core/error.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::data {
 namespace {
@@ -13,13 +14,15 @@ namespace fs = std::filesystem;
 
 class Walk {
  public:
-  explicit Walk(FileList& list) : list_(list) {}
+  Walk(FileList& list, const DatasetOptions& options) : list_(list), options_(options) {}
 
   void add_folder(const fs::path& folder, std::size_t argument) {
     for (const fs::directory_entry& entry : sorted_entries(folder)) {
       std::error_code ignored;
       if (entry.path().filename().string().starts_with('.')) {
         list_.hidden.push_back(entry.path());
+      } else if (is_own(entry.path())) {
+        list_.own.push_back(entry.path());
       } else if (!entry.is_directory(ignored)) {
         add_file(entry.path(), argument, /*is_named=*/false);
       } else if (entry.is_symlink(ignored)) {
@@ -28,6 +31,19 @@ class Walk {
         add_folder(entry.path(), argument);
       }
     }
+  }
+
+  void add_named_file(const fs::path& path, std::size_t argument) {
+    if (is_own(path)) {
+      list_.own.push_back(path);
+    } else {
+      add_file(path, argument, /*is_named=*/true);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_own(const fs::path& path) const {
+    return options_.is_own && options_.is_own(path);
   }
 
   void add_file(const fs::path& path, std::size_t argument, bool is_named) {
@@ -43,15 +59,14 @@ class Walk {
         {.path = path, .argument = argument, .is_named = is_named, .bytes = ignored ? 0 : bytes});
   }
 
- private:
   static std::vector<fs::directory_entry> sorted_entries(const fs::path& folder) {
     std::error_code code;
     std::vector<fs::directory_entry> entries;
     for (fs::directory_iterator at(folder, code), end; !code && at != end; at.increment(code)) {
       entries.push_back(*at);
     }
-    require(!code, ErrorKind::data, "the folder {} cannot be read: {}; make it readable",
-            folder.string(), errno_name(code.value()));
+    require(!code, io::kind_of_open_error(code.value(), ErrorKind::data),
+            "the folder {} cannot be read: {}", folder.string(), io::reason_of(code.value()));
     std::ranges::sort(entries, {}, [](const fs::directory_entry& entry) -> const std::string& {
       return entry.path().native();
     });
@@ -59,29 +74,30 @@ class Walk {
   }
 
   FileList& list_;
+  const DatasetOptions& options_;
   std::unordered_set<std::string> seen_;
 };
 
 }  // namespace
 
-FileList list_files(std::span<const fs::path> paths, std::string_view flag) {
+FileList list_files(std::span<const fs::path> paths, const DatasetOptions& options) {
   FileList list;
-  Walk walk(list);
+  Walk walk(list, options);
   for (std::size_t argument = 0; argument < paths.size(); ++argument) {
     const fs::path& path = paths[argument];
-    std::error_code code;
-    const fs::file_status status = fs::status(path, code);
-    require(fs::exists(status), ErrorKind::data, "{} names {}, which cannot be found: {}", flag,
-            path.string(), code ? errno_name(code.value()) : "no such file or folder");
-    if (fs::is_directory(status)) {
+    const io::Entry found = io::look_at(path, ErrorKind::data);
+    require(found != io::Entry::nothing, ErrorKind::data,
+            "{} names {}, which cannot be found: no such file or folder", options.flag,
+            path.string());
+    if (found == io::Entry::folder) {
       walk.add_folder(path, argument);
       continue;
     }
-    require(fs::is_regular_file(status), ErrorKind::data,
+    require(found == io::Entry::file, ErrorKind::data,
             "{} names {}, which is neither a file nor a folder (a pipe or a device cannot be read "
             "twice); write it to a file",
-            flag, path.string());
-    walk.add_file(path, argument, /*is_named=*/true);
+            options.flag, path.string());
+    walk.add_named_file(path, argument);
   }
   return list;
 }

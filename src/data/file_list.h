@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
+
+#include "terrace/data/dataset.h"
 
 namespace terrace::data {
 
@@ -21,6 +21,7 @@ struct FileList {
   std::vector<ListedFile> files;
   std::vector<std::filesystem::path> hidden;    ///< in folders, names that begin with a dot
   std::vector<std::filesystem::path> links;     ///< in folders, links to folders: not followed
+  std::vector<std::filesystem::path> own;       ///< for which `is_own` holds
   std::vector<std::filesystem::path> repeated;  ///< reached twice, listed once
 };
 
@@ -28,9 +29,8 @@ struct FileList {
 /// a folder that of the names, byte by byte, whatever the file system's order is. What is neither a
 /// file nor a folder (sockets, devices, broken links) is listed when it is in a folder, so that its
 /// reading fails and is counted.
-/// Errors: data, when a path is missing, no file or folder, or a folder cannot be read; `flag` is
-/// how the user named them, as in "--data".
+/// Errors: data, when a path is missing, no file or folder, or a folder cannot be read.
 [[nodiscard]] FileList list_files(std::span<const std::filesystem::path> paths,
-                                  std::string_view flag);
+                                  const DatasetOptions& options);
 
 }  // namespace terrace::data

@@ -1,18 +1,43 @@
 #include "terrace/data/loader.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "terrace/core/error.h"
+#include "terrace/core/units.h"
 #include "terrace/data/permutation.h"
 
 namespace terrace::data {
+
+namespace {
+
+/// Up to here doubles count every sample.
+constexpr double kSamplesMax = 1LL << 53;
+
+std::int64_t divide_up(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
+std::int64_t end_of(double epochs, std::int64_t count) {
+  if (epochs == 0) return std::numeric_limits<std::int64_t>::max();
+  const double samples = epochs * static_cast<double>(count);
+  require(samples <= kSamplesMax, ErrorKind::usage,
+          "num_train_epochs is {}, and so many passes over {} are more samples than can be "
+          "counted: give a smaller one, or --max_steps",
+          epochs, counted(count, "sequence"));
+  // 1.1 epochs of 10 are 11, though their product in doubles is a little more.
+  constexpr double kRounding = 4 * std::numeric_limits<double>::epsilon();
+  return static_cast<std::int64_t>(std::ceil(samples * (1 - kRounding)));
+}
+
+}  // namespace
 
 Loader::Loader(Sequences sequences, LoaderOptions options)
     : sequences_(std::move(sequences)), options_(options) {
   require(sequences_.count() > 0 && options_.epochs >= 0, ErrorKind::internal,
           "a loader of {} sequences and {} epochs was asked for", sequences_.count(),
           options_.epochs);
+  end_ = end_of(options_.epochs, sequences_.count());
 }
 
 SampleOrigin Loader::locate(std::int64_t sample) const {
@@ -23,33 +48,51 @@ SampleOrigin Loader::locate(std::int64_t sample) const {
   return origin;
 }
 
-/// How many of the rows lie before the end of the last epoch.
-std::int64_t Loader::rows_left(std::int64_t first, std::int64_t rows) const {
-  if (options_.epochs == 0) return rows;
-  return std::clamp<std::int64_t>(options_.epochs * samples_per_epoch() - first, 0, rows);
+std::int64_t Loader::sample_after(std::int64_t steps, std::int64_t begin,
+                                  std::int64_t per_step) const {
+  const std::int64_t count = samples_per_epoch();
+  const std::int64_t to_next_epoch = divide_up(count - begin % count, per_step);
+  if (steps < to_next_epoch) return std::min(begin + steps * per_step, std::max(begin, end_));
+  const std::int64_t per_epoch = divide_up(count, per_step);
+  steps -= to_next_epoch;
+  const std::int64_t epoch = begin / count + 1 + steps / per_epoch;
+  return std::min(epoch * count + steps % per_epoch * per_step, std::max(begin, end_));
 }
 
-std::int64_t Loader::fill(std::int64_t first, std::int64_t rows, std::span<std::int32_t> inputs,
+std::int64_t Loader::steps_from(std::int64_t begin, std::int64_t per_step) const {
+  const std::int64_t count = samples_per_epoch();
+  const std::int64_t left = std::max<std::int64_t>(0, end_ - begin);
+  const std::int64_t to_next_epoch = count - begin % count;
+  if (left <= to_next_epoch) return divide_up(left, per_step);
+  const std::int64_t later = left - to_next_epoch;
+  return divide_up(to_next_epoch, per_step) + later / count * divide_up(count, per_step) +
+         divide_up(later % count, per_step);
+}
+
+std::int64_t Loader::fill(SampleRange samples, std::span<std::int32_t> inputs,
                           std::span<std::int32_t> targets) const {
   const auto length = static_cast<std::size_t>(sequences_.length());
-  require(first >= 0 && rows >= 0 && inputs.size() == static_cast<std::size_t>(rows) * length &&
+  const auto filled = static_cast<std::size_t>(samples.count) * length;
+  require(samples.first >= 0 && samples.count >= 0 && inputs.size() >= filled &&
               targets.size() == inputs.size(),
-          ErrorKind::internal, "{} rows of {} tokens were asked for, into {} and {} elements", rows,
-          length, inputs.size(), targets.size());
-  const std::int64_t filled = rows_left(first, rows);
-  for (std::int64_t row = 0; row < filled; ++row) {
+          ErrorKind::internal, "{} rows of {} tokens were asked for, into {} and {} elements",
+          samples.count, length, inputs.size(), targets.size());
+  for (std::int64_t row = 0; row < samples.count; ++row) {
     const std::size_t offset = static_cast<std::size_t>(row) * length;
-    sequences_.read(locate(first + row).sequence, inputs.subspan(offset, length),
+    sequences_.read(locate(samples.first + row).sequence, inputs.subspan(offset, length),
                     targets.subspan(offset, length));
   }
-  const std::size_t rest = static_cast<std::size_t>(filled) * length;
-  std::ranges::fill(inputs.subspan(rest), 0);
-  std::ranges::fill(targets.subspan(rest), kIgnoredTarget);
-  return target_count(first, rows);
+  std::ranges::fill(inputs.subspan(filled), 0);
+  std::ranges::fill(targets.subspan(filled), kIgnoredTarget);
+  return target_count(samples);
 }
 
-std::int64_t Loader::target_count(std::int64_t first, std::int64_t rows) const {
-  return rows_left(first, rows) * sequences_.length();
+std::int64_t Loader::target_count(SampleRange samples) const {
+  std::int64_t targets = 0;
+  for (std::int64_t sample = samples.first; sample < samples.end(); ++sample) {
+    targets += sequences_.targets(locate(sample).sequence);
+  }
+  return targets;
 }
 
 LoaderPosition Loader::position(std::int64_t samples) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "terrace/core/error.h"
@@ -73,15 +74,27 @@ std::int64_t SourceFile::tokens() const {
   return text != nullptr ? text->tokens + 1 : std::get<TokenLayout>(layout_).tokens;
 }
 
+void SourceFile::require_unchanged(const io::InputFile& file) const {
+  constexpr std::string_view kRemedy = "put back what it was, and do not change data in use";
+  const std::scoped_lock lock(unchanged_->mutex);
+  const io::FileStamp now = file.stamp();
+  if (now == unchanged_->stamp) return;
+  require(now.bytes == contents_.bytes, ErrorKind::data,
+          "{} was changed since the run began: it had {} bytes and has {}; {}", path_.string(),
+          contents_.bytes, now.bytes, kRemedy);
+  const io::Fingerprint found = io::fingerprint_file(file);
+  require(found == contents_, ErrorKind::data,
+          "{} was changed since the run began: of as many bytes, {}, the checksum was {:016x} and "
+          "is {:016x}; {}",
+          path_.string(), now.bytes, contents_.crc64, found.crc64, kRemedy);
+  unchanged_->stamp = now;
+}
+
 void SourceFile::read(std::int64_t first, std::span<std::int32_t> target) const {
   std::optional<io::InputFile> opened;
   if (!kept_) opened.emplace(path_);
   const io::InputFile& file = kept_ ? *kept_ : *opened;
-  const io::FileStamp now = file.stamp();
-  require(now == scanned_, ErrorKind::data,
-          "{} was changed since the run began ({} bytes then, {} now): do not change data in use; "
-          "put back what it was and run again",
-          path_.string(), scanned_.bytes, now.bytes);
+  require_unchanged(file);
   const auto* text = std::get_if<TextLayout>(&layout_);
   if (text == nullptr) {
     read_ids(file, std::get<TokenLayout>(layout_), first, target);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,17 +27,16 @@ struct Skip {
 };
 
 /// One file of the data, as a run of tokens: a text with the separator behind it, or the ids of a
-/// token file. Nothing of its contents is held in memory. Thread-safe (immutable; reads are
-/// positioned).
+/// token file. Nothing of its contents is held in memory. Thread-safe: reads are positioned.
 class SourceFile {
  public:
   /// `file` is what was scanned.
   SourceFile(const io::InputFile& file, io::Fingerprint contents,
              std::variant<TextLayout, TokenLayout> layout)
       : path_(file.path()),
-        scanned_(file.opened()),
         contents_(contents),
-        layout_(std::move(layout)) {}
+        layout_(std::move(layout)),
+        unchanged_(std::make_unique<Unchanged>(file.opened())) {}
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const io::Fingerprint& contents() const { return contents_; }
@@ -47,16 +47,26 @@ class SourceFile {
   void keep_open() { kept_.emplace(path_); }
 
   /// Tokens [first, first + target.size()), which lie inside the file.
-  /// Errors: data, when the file has gone, or was written to or replaced since it was scanned (one
-  /// that is kept open may be replaced, which leaves it as it was); io.
+  /// A file with another time of modification, or another one of its name, is compared with what
+  /// was scanned and taken where its contents are the same. Errors: data, when they are not, or the
+  /// file has gone (one that is kept open may go, which leaves it as it was); io.
   void read(std::int64_t first, std::span<std::int32_t> target) const;
 
  private:
+  /// The last stamp of which it is known that the contents are those that were scanned.
+  struct Unchanged {
+    explicit Unchanged(const io::FileStamp& scanned) : stamp(scanned) {}
+    std::mutex mutex;
+    io::FileStamp stamp;
+  };
+
+  void require_unchanged(const io::InputFile& file) const;
+
   std::filesystem::path path_;
-  io::FileStamp scanned_;
   io::Fingerprint contents_;
   std::variant<TextLayout, TokenLayout> layout_;
   std::optional<io::InputFile> kept_;
+  std::unique_ptr<Unchanged> unchanged_;
 };
 
 /// Reads files from front to back, once: finds out what each is, checks all of it and takes its

@@ -150,7 +150,7 @@ void Tokenizer::write(const std::filesystem::path& folder) const {
 TokenizerKind identify_tokenizer(const std::filesystem::path& folder) {
   if (tokenizer_files(folder).empty()) return TokenizerKind::none;
   const std::filesystem::path path = folder / "tokenizer.json";
-  if (!std::filesystem::exists(path)) return TokenizerKind::other;
+  if (!io::is_there(path, ErrorKind::data)) return TokenizerKind::other;
   const IndexedJson tokenizer =
       IndexedJson::parse(io::read_file(path), nullptr, /*allow_exceptions=*/false);
   require(!tokenizer.is_discarded(), ErrorKind::corrupt,
@@ -159,11 +159,14 @@ TokenizerKind identify_tokenizer(const std::filesystem::path& folder) {
   return gives_bytes(tokenizer) ? TokenizerKind::bytes : TokenizerKind::other;
 }
 
+bool is_tokenizer_file(std::string_view name) {
+  return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
+}
+
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const char* name : kTokenizerFiles) {
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(folder / name, ignored)) files.push_back(folder / name);
+    if (io::is_file(folder / name, ErrorKind::data)) files.push_back(folder / name);
   }
   return files;
 }

@@ -2,16 +2,38 @@
 
 #include <fmt/core.h>
 
+#include "run_trace.h"
 #include "terrace/core/container.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/engine/planning.h"
 
 namespace terrace::engine {
 namespace {
 
-/// What the program takes beside its plan: code, libraries, thread stacks, matrix products' code.
-/// Runs of `tiny` and `small` were seen to have 34 to 40 MiB more resident than their plans say.
-constexpr std::uint64_t kProgramBytes = 64 * kMiB;
+// What a process takes beside the regions of its plan, each an upper bound, from the peaks of runs
+// of `tiny` to `llama-1b` with state and parameters on each tier, and of up to 4096 micro-batches.
+
+/// Code and libraries, what these keep, and the buffers of files: 24 to 36 MiB.
+constexpr std::uint64_t kProgramBytes = 44 * kMiB;
+/// A core has a thread of OpenMP's and one or two of oneTBB's, each with a stack and a heap.
+constexpr std::uint64_t kThreadBytes = kMiB;
+/// A task is planned, simulated, and bound to memory and an event: 900 to 1150 bytes.
+constexpr std::uint64_t kTaskBytes = 1280;
+/// Placements that differ by few tasks are compared by their regions alone.
+constexpr std::uint64_t kTaskBytesUnit = kMiB;
+/// What a span takes beside itself while the trace is written, and a task's arrows: 170 bytes.
+constexpr std::uint64_t kWrittenSpanBytes = 192;
+constexpr std::uint64_t kRelationBytes = 256;
+
+std::uint64_t traced_bytes(const plan::Plan& plan) {
+  const std::int64_t steps = plan.request.traced_steps;
+  if (steps == 0) return 0;
+  const std::uint64_t tasks = plan.training.tasks.size();
+  const StepRange kept = traceable(plan, {1, steps});
+  const auto spans = static_cast<std::uint64_t>(kept.last) * tasks;
+  return spans * (sizeof(Trace::Span) + kWrittenSpanBytes) + tasks * kRelationBytes;
+}
 
 }  // namespace
 
@@ -31,10 +53,23 @@ Budgets budgets_of(const PlacementSettings& settings, double share) {
   return budgets;
 }
 
+std::vector<ProcessBytes> process_rows(const plan::Plan& plan) {
+  const std::uint64_t tasks = plan.training.tasks.size() + plan.evaluation.tasks.size();
+  const auto threads = static_cast<std::uint64_t>(plan.request.threads);
+  std::vector<ProcessBytes> rows = {
+      {"program and libraries", kProgramBytes},
+      {"threads", threads * kThreadBytes},
+      {"tasks of a step", round_up(tasks * kTaskBytes, kTaskBytesUnit)}};
+  if (const std::uint64_t bytes = traced_bytes(plan); bytes > 0) rows.push_back({"trace", bytes});
+  return rows;
+}
+
 Need::Need(const plan::Plan& plan)
-    : process_bytes((plan.request.device_is_ram ? plan.memory.bytes(memory::Tier::device) : 0) +
-                    plan.memory.bytes(memory::Tier::host) + kProgramBytes),
-      device_bytes(plan.memory.bytes(memory::Tier::device)) {}
+    : process_bytes(plan.memory.bytes(memory::Tier::host)),
+      device_bytes(plan.memory.bytes(memory::Tier::device)) {
+  if (plan.request.device_is_ram) process_bytes += device_bytes;
+  for (const ProcessBytes& row : process_rows(plan)) process_bytes += row.bytes;
+}
 
 void require_free_ram(const Need& need, const Budgets& budgets) {
   const Limit free = available_memory();

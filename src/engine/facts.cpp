@@ -84,6 +84,25 @@ std::string numbers_fact(const NumericsSettings& numerics) {
 
 }  // namespace
 
+std::vector<std::string> schedule_warnings(const optim::LearningRateSchedule& schedule,
+                                           std::int64_t steps) {
+  std::vector<std::string> lines;
+  const bool has_warmup = schedule.warmup_updates > 0;
+  if (has_warmup && schedule.updates_below_peak() >= steps) {
+    lines.push_back(fmt::format(
+        "the learning rate never reaches its peak of {:.6g}: the warm-up takes {}, and the run "
+        "has {}; lower --warmup_steps, or let it run longer",
+        schedule.peak, counted(schedule.warmup_updates, "step"), counted(steps, "step")));
+  }
+  if (schedule.decays() && schedule.total_updates < steps) {
+    lines.push_back(fmt::format(
+        "the learning rate has decayed to {:.6g} at step {}, and the run goes on at that to step "
+        "{}: leave scheduler.params.total_num_steps out to decay to its end",
+        schedule.end_rate(), schedule.total_updates, steps));
+  }
+  return lines;
+}
+
 std::vector<Fact> facts_of(const Settings& settings) {
   const double norm = settings.optimizer.max_grad_norm;
   std::vector<Fact> facts = {

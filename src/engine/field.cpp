@@ -26,11 +26,42 @@ std::optional<T> number_in(std::string_view text) {
   return value;
 }
 
+/// The power of ten that a count ends with, 1 where it ends with a digit.
+double factor_after(std::string_view text) {
+  if (text.empty()) return 1;
+  switch (text.back()) {
+    case 'k':
+    case 'K':
+      return 1e3;
+    case 'M':
+      return 1e6;
+    case 'G':
+      return 1e9;
+    case 'T':
+      return 1e12;
+    default:
+      return 1;
+  }
+}
+
+/// 500, 2e9, 64M, 1.5k.
 std::optional<std::int64_t> integer_in(std::string_view text) {
   if (const auto exact = number_in<std::int64_t>(text)) return exact;
-  const auto real = number_in<double>(text);  // 2e9
-  if (!real || std::trunc(*real) != *real || std::abs(*real) >= 0x1p63) return std::nullopt;
-  return static_cast<std::int64_t>(*real);
+  const double factor = factor_after(text);
+  if (factor > 1) text.remove_suffix(1);
+  const auto real = number_in<double>(text);
+  if (!real) return std::nullopt;
+  const double value = *real * factor;
+  if (std::trunc(value) != value || std::abs(value) >= 0x1p63) return std::nullopt;
+  return static_cast<std::int64_t>(value);
+}
+
+/// Whether it begins as a number does, but is one that no double holds.
+bool is_out_of_range(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  return std::from_chars(text.data(), text.data() + text.size(), value).ec ==
+         std::errc::result_out_of_range;
 }
 
 std::string lower(std::string_view text) {
@@ -76,7 +107,7 @@ std::optional<OptionValue> numbers_in(std::string_view text) {
   std::vector<double> numbers;
   for (const std::string& item : items_in(text)) {
     const auto number = number_in<double>(item);
-    if (!number) return std::nullopt;
+    if (!number || !std::isfinite(*number)) return std::nullopt;
     numbers.push_back(*number);
   }
   return numbers;
@@ -233,6 +264,11 @@ Field dtype_switch(std::optional<DType>& member, DType mine) {
   return result;
 }
 
+Field refusing(Field field, std::vector<std::pair<std::string, std::string>> words) {
+  field.refused = std::move(words);
+  return field;
+}
+
 Field size_field(std::uint64_t& member) {
   Field result;
   result.type = OptionType::size;
@@ -267,7 +303,39 @@ std::string expectation(const Field& field) {
   return "";
 }
 
+void require_not_refused(const Field& field, std::string_view text, const std::string& what) {
+  const std::string word = lower(text);
+  for (const auto& [refused, instead] : field.refused) {
+    require(word != lower(refused), ErrorKind::usage, "{} is \"{}\", which is not taken: {}", what,
+            excerpt(text), instead);
+  }
+}
+
+std::string way_on(const Field& field, std::string_view text) {
+  const bool is_count = field.type == OptionType::integer;
+  if (!is_count && field.type != OptionType::number) return "";
+  std::string pointed(text);
+  const bool has_comma = std::ranges::count(text, ',') == 1;
+  std::ranges::replace(pointed, ',', '.');
+  if (has_comma && number_in<double>(pointed)) {
+    return is_count ? ": write it without a comma"
+                    : fmt::format(": write {}, with a decimal point", pointed);
+  }
+  if (is_out_of_range(text)) return ": it is too large or too small for a number";
+  const auto number = number_in<double>(text);
+  if (number && !std::isfinite(*number)) return ": it must be finite";
+  if (number && is_count && *number > 0 && *number < 1) {
+    return ": a share is not taken, a whole count is";
+  }
+  if (is_count && (text.ends_with('B') || text.ends_with('b'))) {
+    return ": it is a count, of which 64M is 64 million";
+  }
+  const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
+  return hexadecimal ? ": write it in decimal" : "";
+}
+
 OptionValue parse_text(const Field& field, std::string_view text, const std::string& what) {
+  require_not_refused(field, text, what);
   std::optional<OptionValue> value;
   if (field.nullable && field.choices.empty() && lower(text) == "auto") return std::monostate{};
   switch (field.type) {
@@ -293,8 +361,8 @@ OptionValue parse_text(const Field& field, std::string_view text, const std::str
       value = std::string(text);
       break;
   }
-  require(value.has_value(), ErrorKind::usage, "{} is \"{}\", but must be {}", what, excerpt(text),
-          expectation(field));
+  require(value.has_value(), ErrorKind::usage, "{} is \"{}\", but must be {}{}", what,
+          excerpt(text), expectation(field), way_on(field, text));
   return *value;
 }
 

@@ -10,7 +10,9 @@ namespace terrace::engine {
 [[nodiscard]] std::vector<Foreign> deepspeed_keys();
 /// The Trainer's flags that are not options here.
 [[nodiscard]] std::vector<Foreign> trainer_flags();
-/// The second half of `settings_options`: device, tiers, disk and ranks.
+/// The part of `settings_options` that the numbers follow from: optimizer, schedule and types.
+void add_numerics_options(OptionTable& table, Settings& settings);
+/// The last part: device, tiers, disk and ranks.
 void add_placement_options(OptionTable& table, Settings& settings);
 
 }  // namespace terrace::engine

@@ -1,11 +1,14 @@
 #include "terrace/engine/inference.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "budgets.h"
 #include "optimizer_tasks.h"
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/random.h"
@@ -38,7 +41,10 @@ struct LoadedModel {
       return open_weights(setup.source, *setup.model, log, verifying.progress());
     }();
     Activity loading(watch, "loading the weights");
-    transfer.load(*weights, false, loading.progress());
+    checkpoint::HeldValues held(*weights, setup.dtype);
+    transfer.load(held, false, loading.progress());
+    held.require_all_held(fmt::format("{} cannot be computed in {}, give another --dtype",
+                                      setup.source.folder.string(), name_of(setup.dtype)));
   }
 
   RunSetup setup;
@@ -63,6 +69,7 @@ plan::Plan plan_forwards(const RunSetup& setup, const Settings& settings, plan::
   plan::PlanRequest request;
   request.purpose = purpose;
   request.micro_batch = shape;
+  request.threads = setup.threads.threads;
   plan::Plan plan = plan::make_plan(*setup.model, *setup.layout, request);
   const Budgets budgets = budgets_of(settings.placement);
   const Need need(plan);
@@ -74,6 +81,15 @@ plan::Plan plan_forwards(const RunSetup& setup, const Settings& settings, plan::
           format_bytes(budgets.process_bytes), lower);
   require_free_ram(need, budgets);
   return plan;
+}
+
+/// Why a result is not finite, and what to do: the end of a sentence.
+std::string out_of_finite_weights(DType dtype) {
+  return fmt::format(
+      "all its weights are finite, but values that are computed with them overflow in {}; {}",
+      name_of(dtype),
+      dtype == DType::f32 ? "the run that made it has diverged, use an earlier checkpoint"
+                          : "try --dtype fp32, or use an earlier checkpoint");
 }
 
 }  // namespace
@@ -93,7 +109,8 @@ Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t
     if (progress) {
       progress({"", static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(sequences)});
     }
-    result.tokens += loader.fill(first, rows, target.tokens, target.targets);
+    result.tokens +=
+        loader.fill({first, std::min(rows, sequences - first)}, target.tokens, target.targets);
     loss += executor.evaluate();
   }
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0;
@@ -106,13 +123,16 @@ Evaluation evaluate_model(const Settings& settings, Watch& watch, Log& log) {
   RunSetup setup = set_up_with_weights(settings, log);
   model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
   shape.rows = settings.batch.micro.value_or(kEvaluationRows);
-  const RunData data = open_data(settings, setup.source, shape.sequence, log);
-  const data::Loader loader(data.training->sequences(), {0, false, 1});
+  const auto dataset = open_dataset(settings.data.files, "--data", settings, setup.source, log);
+  const data::Loader loader(data::Sequences(dataset, shape.sequence), {.shuffle = false});
   plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::evaluate, shape,
                                   "raise --host_memory, or lower --batch_size or --max_length");
   LoadedModel loaded(std::move(setup), std::move(plan), watch, log);
   Activity evaluating(watch, "evaluating", {.noun = "sequence"});
-  return evaluate(loaded.executor, loader, shape.rows, evaluating.progress());
+  const Evaluation result = evaluate(loaded.executor, loader, shape.rows, evaluating.progress());
+  require(std::isfinite(result.loss), ErrorKind::numerics, "the loss of {} is not finite: {}",
+          settings.model, out_of_finite_weights(loaded.setup.dtype));
+  return result;
 }
 
 namespace {
@@ -162,6 +182,16 @@ class Sampler {
   std::vector<double> weights_;
 };
 
+/// Of a prompt that is longer than what the model reads at once.
+void say_what_is_not_read(std::int64_t prompt, std::int64_t read, std::int64_t longest, Log& log) {
+  if (prompt <= read) return;
+  log.warning(
+      "the prompt has {} with the separator before it, and {} are read at once: the first {} {} "
+      "left out{}",
+      counted(prompt, "token"), read, prompt - read, prompt - read == 1 ? "is" : "are",
+      read < longest ? fmt::format("; raise --max_length, up to {}", longest) : "");
+}
+
 }  // namespace
 
 std::int64_t generate(const Settings& settings, const GenerateOptions& options, Watch& watch,
@@ -181,6 +211,8 @@ std::int64_t generate(const Settings& settings, const GenerateOptions& options, 
   const auto wanted = static_cast<std::int64_t>(tokens.size()) + options.tokens_max;
   model::BatchShape shape = micro_batch_shape(settings, setup.source.config);
   shape = {1, std::min(shape.sequence, wanted)};
+  say_what_is_not_read(static_cast<std::int64_t>(tokens.size()), shape.sequence,
+                       setup.source.config.max_position_embeddings, log);
   const std::vector<std::int64_t> ends = setup.source.eos_token_ids;
   plan::Plan plan = plan_forwards(setup, settings, plan::Purpose::generate, shape,
                                   "raise --host_memory, or lower --max_length or --max_new_tokens");
@@ -195,6 +227,9 @@ std::int64_t generate(const Settings& settings, const GenerateOptions& options, 
     std::ranges::fill(batch.tokens, data::Tokenizer::kSeparator);
     std::copy(tokens.end() - seen, tokens.end(), batch.tokens.begin());
     const auto logits = loaded.executor.logits(static_cast<std::int32_t>(seen - 1));
+    require(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }),
+            ErrorKind::numerics, "{} gives token {} no finite probabilities: {}", settings.model,
+            drawn + 1, out_of_finite_weights(loaded.setup.dtype));
     const std::int32_t token = sampler.draw(logits, length);
     if (options.stop_at_end && std::ranges::find(ends, token) != ends.end()) return drawn;
     tokens.push_back(token);

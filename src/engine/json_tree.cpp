@@ -100,6 +100,11 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t /*position*/, const std::string& last_token,
                    const nlohmann::json::exception& error) override {
+    constexpr int kNumberOverflow = 406;
+    if (error.id == kNumberOverflow && !open_.empty() && !open_.back().names.empty()) {
+      fail(ErrorKind::usage, "{} line {}: {} is {}, which is too large for a number", name_, line_,
+           open_.back().names.back(), excerpt(last_token));
+    }
     // "[json.exception...] parse error at line 3, column 1: syntax error ..."
     std::string reason = error.what();
     std::string place = fmt::format("line {}", line_);

@@ -9,6 +9,7 @@
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
+#include "terrace/engine/planning.h"
 #include "terrace/io/file.h"
 
 namespace terrace::engine {
@@ -114,6 +115,7 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   (void)::uname(&system);  // cannot fail for a valid pointer
   Json record;
   record["schema"] = "terrace-run-1";
+  record["run_id"] = contents.run.text();
   record["version"] = TERRACE_VERSION;
   record["libraries"] = TERRACE_LIBRARIES;
   record["compiler"] = __VERSION__;
@@ -134,6 +136,9 @@ void write_run_record(const std::filesystem::path& path, const Settings& setting
   for (const memory::PurposeBytes& row : plan.memory.by_purpose()) {
     memory.push_back(
         {{"tier", memory::name_of(row.tier)}, {"purpose", row.purpose}, {"bytes", row.bytes}});
+  }
+  for (const ProcessBytes& row : process_rows(plan)) {
+    memory.push_back({{"tier", "process"}, {"purpose", row.purpose}, {"bytes", row.bytes}});
   }
   record["memory"] = std::move(memory);
   record["work_per_step"] = work_per_step(plan);

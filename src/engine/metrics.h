@@ -8,6 +8,7 @@
 #include "terrace/core/line_writer.h"
 #include "terrace/engine/settings.h"
 #include "terrace/engine/step.h"
+#include "terrace/io/run_id.h"
 #include "terrace/plan/plan.h"
 
 namespace terrace::engine {
@@ -26,6 +27,7 @@ struct StepTiming {
 
 /// What `run.json` records beside the effective configuration.
 struct RunRecordContents {
+  io::RunId run;
   std::string command;
   std::string device;
   std::string kernels;

@@ -17,7 +17,7 @@ void log_remarks(std::span<const checkpoint::Remark> remarks, Log& log) {
 }  // namespace
 
 bool names_folder(const std::string& name) {
-  return name.find('/') != std::string::npos || fs::exists(name);
+  return name.find('/') != std::string::npos || io::is_there(name, ErrorKind::data);
 }
 
 ModelSource find_model(const std::string& name, Log& log) {

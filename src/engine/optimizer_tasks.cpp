@@ -1,6 +1,9 @@
 #include "optimizer_tasks.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "terrace/core/error.h"
 #include "terrace/kernels/split_master.h"
@@ -77,13 +80,15 @@ void OptimizerTasks::decide(std::uint64_t sequence) {
   outcome.grad_norm = norm_.norm();
   outcome.gradient_scale = optim::clip_factor(outcome.grad_norm, setup_.max_grad_norm);
   outcome.learning_rate = setup_.schedule.rate(counter_.state().updates);
-  outcome.skip = norm_.nonfinite() > 0;
-  outcome.nonfinite_parameter = nonfinite_parameter_;
-  if (outcome.skip) {
-    counter_.count_skip(nonfinite_parameter_, inputs.last_saved);
-  } else {
-    counter_.count_update();
+  outcome.nonfinite.clear();
+  if (!std::isfinite(outcome.loss)) {  // Then so is no gradient, and none of them is the cause.
+    outcome.nonfinite = "the loss";
+  } else if (norm_.nonfinite() > 0) {
+    outcome.nonfinite = fmt::format("the gradient of {}", nonfinite_parameter_);
   }
+  outcome.skip = !outcome.nonfinite.empty();
+  outcome.skip ? counter_.count_skip() : counter_.count_update();
+  outcome.gives_up = counter_.gives_up();
   outcome.updates = counter_.state().updates;
   outcome.skipped = counter_.state().skipped;
   outcome.skipped_in_a_row = counter_.state().skipped_in_a_row;

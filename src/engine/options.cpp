@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 
 #include "config_file.h"
 #include "terrace/core/edit_distance.h"
@@ -12,6 +13,9 @@
 
 namespace terrace::engine {
 namespace {
+
+/// What any count may be; see `OptionTable::add`.
+constexpr double kCountMax = 1e15;
 
 void check_range(const Option& option, const OptionValue& value, const std::string& what) {
   double number = 0;
@@ -24,9 +28,11 @@ void check_range(const Option& option, const OptionValue& value, const std::stri
   }
   const bool inside = number >= option.minimum && number <= option.maximum;
   if (inside) return;
-  const std::string range = option.maximum == std::numeric_limits<double>::infinity()
-                                ? fmt::format("at least {}", option.minimum)
-                                : fmt::format("between {} and {}", option.minimum, option.maximum);
+  const bool has_both = std::isfinite(option.minimum) && option.maximum < kCountMax;
+  const std::string range =
+      has_both                  ? fmt::format("between {} and {}", option.minimum, option.maximum)
+      : number < option.minimum ? fmt::format("at least {}", option.minimum)
+                                : fmt::format("at most {:.10g}", option.maximum);
   fail(ErrorKind::usage, "{} is {}, but must be {}{}", what, to_text(value), range,
        option.unit.empty() ? "" : fmt::format(" (in {})", option.unit));
 }
@@ -54,7 +60,10 @@ void check_length(const Option& option, const OptionValue& value, const std::str
   if (option.free_text || !option.field.choices.empty()) return;
   if (const auto* name = std::get_if<std::string>(&value)) require_name(*name, what);
   if (const auto* names = std::get_if<std::vector<std::string>>(&value)) {
-    for (const std::string& name : *names) require_name(name, what);
+    for (const std::string& name : *names) {
+      require(!name.empty(), ErrorKind::usage, "{} has an empty item: leave it out", what);
+      require_name(name, what);
+    }
   }
 }
 
@@ -85,7 +94,16 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 
 void OptionTable::group(std::string title) { group_ = std::move(title); }
 
+const std::string& name_of(const Option& option) {
+  return option.flags.empty() ? option.keys.front() : option.flags.front();
+}
+
 void OptionTable::add(Option option) {
+  const bool is_open = option.maximum == std::numeric_limits<double>::infinity();
+  if (is_open && option.field.type == OptionType::integer) option.maximum = kCountMax;
+  if (is_open && option.field.type == OptionType::number) {
+    option.maximum = std::numeric_limits<float>::max();
+  }
   std::string standard = to_text(option.field.get());
   entries_.push_back(Entry{std::move(option), group_, std::move(standard)});
 }

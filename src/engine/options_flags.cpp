@@ -119,6 +119,9 @@ class Reader {
     } else if (type == OptionType::boolean) {
       if (next_ < arguments_.size() && is_boolean_word(arguments_[next_])) {
         given.values.push_back(arguments_[next_++]);
+      } else {
+        bare_switch_ = given.shown;
+        after_switch_ = next_;
       }
     } else {
       given.values.push_back(value_after(given.shown));
@@ -130,6 +133,9 @@ class Reader {
   }
 
   void read_positional(const std::string& argument) {
+    const bool follows_switch = !bare_switch_.empty() && next_ == after_switch_ + 1;
+    require(positional_ < positionals_.size() || !follows_switch, ErrorKind::usage,
+            "{} is \"{}\", but must be true or false", bare_switch_, excerpt(argument));
     require(positional_ < positionals_.size(), ErrorKind::usage,
             "\"{}\" is an argument too many: values follow a flag, such as --model DIR",
             excerpt(argument));
@@ -155,6 +161,8 @@ class Reader {
   std::vector<std::string> positionals_;
   std::size_t positional_ = 0;
   std::size_t next_ = 0;
+  std::string bare_switch_;       // the last one that was given without a word
+  std::size_t after_switch_ = 0;  // the index of what follows it
   CommandLine line_;
 };
 

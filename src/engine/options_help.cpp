@@ -103,7 +103,8 @@ std::string configuration_help(std::size_t width) {
   for (const auto& [flag, help] : flags) {
     result += wrapped(flag, 2, width) + wrapped(help, 6, width);
   }
-  return result;
+  return result + wrapped("A count N may end with k, M, G or T, powers of ten: 64M is 64 million.",
+                          2, width);
 }
 
 std::string escaped(std::string_view text) {

@@ -2,17 +2,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <set>
 
 #include "config_file.h"
 #include "json_tree.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
 #include "terrace/engine/options.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::engine {
 namespace {
@@ -71,6 +72,7 @@ std::optional<OptionValue> value_of(const Field& field, const JsonNode& node,
       if (node.kind != Kind::array) return std::nullopt;
       return list_of<double>(node, number_of);
     case OptionType::text:
+      if (node.kind == Kind::text) require_not_refused(field, node.text, origin);
       return widen(string_of(node));
     case OptionType::list:
       if (node.kind == Kind::text) return parse_text(field, node.text, origin);
@@ -97,8 +99,7 @@ class Walker {
  public:
   Walker(OptionTable& table, std::string file) : table_(table), file_(std::move(file)) {}
 
-  /// The canonical keys of all options that the file names, "auto" or not.
-  [[nodiscard]] std::set<std::string> take_keys() { return std::move(keys_); }
+  [[nodiscard]] FileKeys take_keys() { return std::move(keys_); }
 
   void walk(const JsonNode& section, const std::string& path) {
     for (std::size_t i = 0; i < section.names.size(); ++i) {
@@ -110,6 +111,7 @@ class Walker {
  private:
   void member(const std::string& key, const JsonNode& node) {
     const std::string origin = fmt::format("{} line {}: {}", file_, node.line, key);
+    keys_.written.emplace(key, node.scalar_text());
     if (auto* entry = table_.with_key(key)) {
       apply(*entry, node, origin);
     } else if (const Foreign* foreign = table_.foreign_key(key)) {
@@ -135,7 +137,7 @@ class Walker {
 
   void apply(OptionTable::Entry& entry, const JsonNode& node, const std::string& origin) {
     const Field& field = entry.option.field;
-    keys_.insert(entry.option.keys.front());
+    keys_.canonical.insert(entry.option.keys.front());
     if (leaves_default(field, node)) return;
     const auto value = value_of(field, node, origin);
     require(value.has_value(), ErrorKind::usage, "{} {}, but must be {}{}", origin,
@@ -156,15 +158,17 @@ class Walker {
   }
 
   static std::string hint(const Field& field, const JsonNode& node) {
+    const std::string text = node.scalar_text();
     const bool number = field.type == OptionType::integer || field.type == OptionType::number ||
                         field.type == OptionType::boolean;
-    if (!number || node.kind != Kind::text) return "";
-    try {
-      static_cast<void>(parse_text(field, node.text, ""));
-      return ": write it without quotes";
-    } catch (const Error&) {
-      return "";
+    if (number && node.kind == Kind::text) {
+      try {
+        return fmt::format(": write {} without quotes", to_text(parse_text(field, text, "")));
+      } catch (const Error&) {
+        return way_on(field, text);
+      }
     }
+    return way_on(field, text);
   }
 
   /// What decides about a foreign key: its value, of a section its "enabled".
@@ -177,7 +181,7 @@ class Walker {
 
   OptionTable& table_;
   std::string file_;
-  std::set<std::string> keys_;
+  FileKeys keys_;
 };
 
 std::string_view leaf_of(std::string_view key) {
@@ -242,13 +246,14 @@ std::string unknown_key(const OptionTable& table, const std::string& key) {
              : fmt::format("unknown key{}: the known ones are {}", near, fmt::join(all, ", "));
 }
 
-std::set<std::string> read_keys(OptionTable& table, const std::string& path) {
+FileKeys read_keys(OptionTable& table, const std::string& path) {
   require_name(path, "the configuration's name");
-  std::error_code ignored;
-  require(!std::filesystem::is_directory(path, ignored), ErrorKind::usage,
-          "{} is a folder: give a JSON file", path);
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), ErrorKind::usage, "{}: cannot be read: give an existing JSON file", path);
+  const io::Entry found = io::look_at(path, ErrorKind::usage);
+  require(found != io::Entry::nothing, ErrorKind::usage,
+          "{} does not exist: give an existing JSON file", path);
+  require(found != io::Entry::folder, ErrorKind::usage, "{} is a folder: give a JSON file", path);
+  std::ifstream file(path, std::ios::binary);  // it may be a pipe
+  require(file.good(), ErrorKind::usage, "{} cannot be read: {}", path, io::reason_of(errno));
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   require(!file.bad(), ErrorKind::usage, "{}: cannot be read to its end", path);
   const JsonNode root = parse_json(text, path);

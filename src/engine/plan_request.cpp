@@ -23,6 +23,9 @@ plan::PlanRequest base_request(const PlanInput& what) {
           accumulation, kAccumulationMax);
   plan::PlanRequest request;
   request.device_is_ram = basis.device_is_ram;
+  request.threads = basis.threads;
+  const auto& [first, last] = settings.output.trace_steps;
+  if (!settings.output.trace.empty()) request.traced_steps = last - first + 1;
   // All that can be is sharded unless less is asked for.
   request.zero_stage =
       static_cast<int>(settings.ranks.zero_stage.value_or(layout.world_size() > 1 ? 3 : 0));

@@ -350,8 +350,9 @@ class Search {
 }  // namespace
 
 DType choose_dtype(const Settings& settings, const kernels::Ops& ops) {
+  const bool split = settings.optimizer.state.master == optim::MasterFormat::split;  // with bf16
   const DType dtype =
-      settings.numerics.dtype.value_or(ops.native(DType::bf16) ? DType::bf16 : DType::f32);
+      settings.numerics.dtype.value_or(split || ops.native(DType::bf16) ? DType::bf16 : DType::f32);
   require(dtype != DType::f16, ErrorKind::usage,
           "fp16 is for GPUs without bf16, and this run is on the host device: use --bf16 or leave "
           "the type to Terrace");
@@ -410,6 +411,16 @@ std::string memory_table(const plan::Plan& plan) {
                           bytes > row.bytes ? " (two extents)" : "");
     }
   }
+  std::uint64_t process = 0;
+  std::string rows;
+  for (const ProcessBytes& row : process_rows(plan)) {
+    process += row.bytes;
+    rows += fmt::format("          {:>12}  {}\n", format_bytes(row.bytes), row.purpose);
+  }
+  text += fmt::format("  {:<8}{:>12}  at most\n{}", "process", format_bytes(process), rows);
+  text += fmt::format("  {:<8}{:>12}  {}host and process\n", "RAM",
+                      format_bytes(Need(plan).process_bytes),
+                      plan.request.device_is_ram ? "device, " : "");
   return text;
 }
 

@@ -8,6 +8,7 @@
 
 #include "terrace/core/error.h"
 #include "terrace/engine/options.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::engine {
 namespace {
@@ -103,7 +104,7 @@ plan::HardwareProfile find_profile(const std::string& file_or_name) {
   for (const AssumedProfile& assumed : assumed_profiles()) {
     if (assumed.name == file_or_name) return assumed.profile;
   }
-  require(std::filesystem::is_regular_file(file_or_name), ErrorKind::usage,
+  require(io::is_file(file_or_name, ErrorKind::usage), ErrorKind::usage,
           "--profile is \"{}\", which is neither a file nor one of {}: terrace bench all --profile "
           "FILE writes one for this machine",
           file_or_name, known_profiles());

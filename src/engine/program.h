@@ -110,12 +110,13 @@ class Program {
   std::vector<std::unique_ptr<device::Event>> events_;
   std::vector<Bound> bound_;
   std::vector<std::vector<std::span<std::byte>>> released_;  ///< by task; none unless asked for
-  std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
   std::array<StepTimes, kStepSlots> times_;
   std::array<std::vector<TaskSpan>, kStepSlots> spans_;  ///< by task
   WaitCauses causes_;
   std::array<Pace, plan::kLanes> paces_;              ///< each touched by its lane only
   std::array<std::int64_t, plan::kLanes> mark_us_{};  ///< each touched by its stream only
+  /// Destroyed first: what is left in them when a run fails still writes to the others.
+  std::array<std::unique_ptr<device::Stream>, plan::kLanes> streams_;
 };
 
 /// Whether the lane's tasks run on a device stream; the others have a host thread.

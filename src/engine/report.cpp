@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "terrace/core/units.h"
 
@@ -18,6 +20,11 @@ std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }));
+}
+
+/// Of a value that is none, that: its digits would pass for a result.
+std::string figure(std::string digits, double value) {
+  return std::isfinite(value) ? std::move(digits) : "not finite";
 }
 
 }  // namespace
@@ -63,9 +70,9 @@ double TimeLeft::seconds(std::int64_t steps_left) const {
 
 std::string progress_line(const StepProgress& progress) {
   std::string line = fmt::format(
-      "step {}/{}  epoch {:.2f}  loss {:.4f}  norm {:.3g}  lr {:.3g}  {} tokens/s  {}/step",
-      progress.step, progress.steps, progress.epoch, progress.loss, progress.grad_norm,
-      progress.learning_rate,
+      "step {}/{}  epoch {:.2f}  loss {}  norm {}  lr {:.3g}  {} tokens/s  {}/step", progress.step,
+      progress.steps, progress.epoch, figure(fmt::format("{:.4f}", progress.loss), progress.loss),
+      figure(fmt::format("{:.3g}", progress.grad_norm), progress.grad_norm), progress.learning_rate,
       format_count(static_cast<std::uint64_t>(std::max(0.0, progress.tokens_per_second))),
       format_duration(progress.step_seconds));
   if (!progress.waited_for.empty()) line += fmt::format("  waited {}", progress.waited_for);

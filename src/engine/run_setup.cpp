@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "own_files.h"
 #include "terrace/core/error.h"
 #include "terrace/device/gpu.h"
 #include "terrace/engine/planning.h"
@@ -43,25 +44,32 @@ RunSetup set_up(const Settings& settings, Log& log, SetupUse use) {
   return setup;
 }
 
-RunData open_data(const Settings& settings, const ModelSource& source, std::int64_t length,
-                  Log& log) {
+std::shared_ptr<const data::Dataset> open_dataset(const std::vector<std::string>& files,
+                                                  const char* flag, const Settings& settings,
+                                                  const ModelSource& source, Log& log) {
   data::DatasetOptions options;
   options.tokenizer = source.tokenizer;
   options.vocab_size = source.config.vocab_size;
-  auto open = [&](const std::vector<std::string>& files, const char* flag) {
-    options.flag = flag;
-    const std::vector<std::filesystem::path> paths(files.begin(), files.end());
-    return data::Dataset::open(paths, options, log);
-  };
+  options.flag = flag;
+  options.is_own = OwnFiles(settings);
+  const std::vector<std::filesystem::path> paths(files.begin(), files.end());
+  return data::Dataset::open(paths, options, log);
+}
+
+RunData open_data(const Settings& settings, const ModelSource& source, std::int64_t length,
+                  Log& log) {
   RunData result;
-  result.dataset = open(settings.data.files, "--data");
+  result.dataset = open_dataset(settings.data.files, "--data", settings, source, log);
   const auto seed = static_cast<std::uint64_t>(settings.numerics.seed);
-  const data::LoaderOptions training{seed, true, 0};
-  const data::LoaderOptions validation{seed, false, 1};
+  // A number of steps takes as many epochs as it takes.
+  const double epochs = settings.length.max_steps > 0 ? 0 : settings.length.epochs;
+  const data::LoaderOptions training{seed, true, epochs};
+  const data::LoaderOptions validation{seed, false};
   const data::Sequences all(result.dataset, length);
   if (!settings.data.eval_files.empty()) {
-    const data::Sequences held_out(open(settings.data.eval_files, "--eval_data"), length);
-    result.training = std::make_unique<data::Loader>(all, training);
+    const data::Sequences held_out(
+        open_dataset(settings.data.eval_files, "--eval_data", settings, source, log), length);
+    result.training = std::make_unique<data::Loader>(all.whole(), training);
     result.validation = std::make_unique<data::Loader>(held_out, validation);
     return result;
   }

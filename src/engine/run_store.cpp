@@ -115,7 +115,7 @@ DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
   const std::vector<std::filesystem::path> folders(settings.swap.begin(), settings.swap.end());
   // The drives of another machine are not known.
   const bool here = !folders.empty() && std::ranges::all_of(folders, [](const auto& folder) {
-    return std::filesystem::is_directory(folder);
+    return io::is_folder(folder);
   });
   if (!here && settings.disk && settings.disk->percent > 0) return limit;
   std::uint64_t free = 0;
@@ -123,8 +123,8 @@ DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
     free = io::free_bytes(folders) + found.freed_bytes;
     limit.bytes = free;
     limit.advice = fmt::format(
-        "but {} are free in {}{}: free some space ('terrace swap clean' removes what dead runs "
-        "have left), or {}",
+        "but {} are free in {}{}: free some space ('terrace swap ls' shows what dead runs have "
+        "left), or {}",
         format_bytes(limit.bytes), fmt::join(settings.swap, ","),
         io::share_a_file_system(folders) ? " (a file system with several of them counts once)" : "",
         is_there ? "keep them in RAM (--offload_activations cpu)" : "name another folder");
@@ -146,33 +146,31 @@ DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
   return limit;
 }
 
-void report_dead_runs(const PlacementSettings& settings, const std::string& owner, Log& log) {
+void report_dead_runs(const PlacementSettings& settings, const io::RunId& run, Log& log) {
   for (const std::string& folder : settings.swap) {
     std::uint64_t bytes = 0;
     for (const io::RunRecord& record : io::list_run_folders(folder)) {
-      if (record.liveness == io::RunLiveness::dead && record.owner != owner) bytes += record.bytes;
+      if (record.liveness == io::RunLiveness::dead && record.id.run != run) bytes += record.bytes;
     }
     if (bytes == 0) continue;
     log.info(
-        "dead runs have left {} in {}: 'terrace swap ls {}' names them, 'terrace swap clean {}' "
-        "removes it all",
-        format_bytes(bytes), folder, folder, folder);
+        "dead runs have left {} in {}: 'terrace swap ls {}' names them, and 'terrace swap clean' "
+        "with the folder of one removes that one",
+        format_bytes(bytes), folder, folder);
   }
 }
 
-std::string store_owner(const fs::path& output) {
-  return fmt::format("rank 0 of {}", io::plain_path(output).string());
-}
-
 std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
-                                           const std::string& owner, const plan::Plan& plan,
+                                           const StoreOwner& owner, const plan::Plan& plan,
                                            std::uint64_t run_state_bytes_max, Log& log,
                                            const ProgressFunction& progress) {
   io::PageStoreOptions options = store_options(settings, plan);
   options.run_state_bytes_max = run_state_bytes_max;
   options.progress = progress;
   const std::vector<fs::path> bases = {settings.swap.begin(), settings.swap.end()};
-  io::RunFolder folder = io::RunFolder::create(bases, {owner, false});
+  io::RunFolder folder = io::RunFolder::create(
+      bases, {.owner = owner.words, .run = owner.run, .unlocked = owner.unlocked});
+  options.id = folder.id();
   try {
     const auto folders = choose_use(folder.paths(), store_bytes(settings, plan), options, log);
     auto pages = io::PageStore::create(folders, page_specs(plan), options, log);
@@ -185,19 +183,13 @@ std::unique_ptr<RunStore> RunStore::create(const PlacementSettings& settings,
 }
 
 std::unique_ptr<RunStore> RunStore::open(const PlacementSettings& settings,
-                                         const io::RunRecord& record, Log& log) {
+                                         const io::RunRecord& record, const StoreOwner& owner,
+                                         Log& log) {
   if (!io::PageStore::is_made(record.path)) return nullptr;
-  io::RunFolder folder = io::RunFolder::adopt(record, {record.owner, false});
+  io::RunFolder folder =
+      io::RunFolder::adopt(record, {.owner = owner.words, .unlocked = owner.unlocked});
   const std::vector<fs::path> paths(folder.paths().begin(), folder.paths().end());
-  std::unique_ptr<io::PageStore> pages;
-  try {
-    pages = io::PageStore::open(paths, store_options(settings), log);
-  } catch (const Error& error) {
-    fail(error.kind(),
-         "{}: the store that a dead run of this output left in {} is kept, and once it can be read "
-         "--resume auto goes on from it; --overwrite_output_dir removes it and starts anew",
-         error.what(), paths.front().string());
-  }
+  auto pages = io::PageStore::open(paths, store_options(settings), log);
   return std::unique_ptr<RunStore>(new RunStore(std::move(folder), std::move(pages)));
 }
 
@@ -220,19 +212,24 @@ std::string RunStore::run_state() const {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void RunStore::require_pages_of(const plan::Plan& plan) const {
+void RunStore::require_pages_of(const plan::Plan& plan,
+                                std::span<const std::string> differences) const {
   const std::vector<io::PageSpec> specs = page_specs(plan);
   const bool same =
       static_cast<std::uint64_t>(pages_->extents_per_page()) == plan.copies(memory::Tier::disk) &&
       std::ranges::equal(specs, pages_->pages(), [](const io::PageSpec& a, const io::PageSpec& b) {
         return a.id == b.id && a.bytes == b.bytes && a.description == b.description;
       });
-  require(
-      same, ErrorKind::usage,
-      "the store in {} (step {}) was laid out for other settings of placement or chunk size, or "
-      "by another version of Terrace: resume with what it was made with, or name a checkpoint "
-      "with --resume",
-      place(), pages_->committed_version()->value);
+  const std::string reason =
+      differences.empty()
+          ? "for another placement, as memory that was left to the machine makes it, or by another "
+            "version of Terrace"
+          : fmt::format("with other settings, which it cannot follow: {}",
+                        fmt::join(differences, ", "));
+  require(same, ErrorKind::usage,
+          "the store in {} (step {}) was made {}; resume with what it was made with, or name a "
+          "checkpoint with --resume",
+          place(), pages_->committed_version()->value, reason);
 }
 
 void RunStore::add_scratch(const plan::Plan& plan) { pages_->add_scratch(scratch_specs(plan)); }

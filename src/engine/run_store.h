@@ -18,6 +18,13 @@
 
 namespace terrace::engine {
 
+/// Whose a store is to be.
+struct StoreOwner {
+  io::RunId run;
+  std::string words;      ///< for people
+  bool unlocked = false;  ///< go on where locks do not work
+};
+
 /// The page store of one run in its own folder on each swap path, under the run's lock. Owns both.
 /// Destruction leaves the files.
 class RunStore {
@@ -26,15 +33,16 @@ class RunStore {
   /// `run_state_bytes_max`; `progress` is called between its parts.
   /// Errors: as `RunFolder::create`, `PageStore::create`.
   [[nodiscard]] static std::unique_ptr<RunStore> create(const PlacementSettings& settings,
-                                                        const std::string& owner,
+                                                        const StoreOwner& owner,
                                                         const plan::Plan& plan,
                                                         std::uint64_t run_state_bytes_max, Log& log,
                                                         const ProgressFunction& progress = {});
   /// Takes over what a dead run left and deletes none of it; `record` is `RunFolder::find`'s. Null
   /// when that is no store: its making or its removal was cut short.
-  /// Errors: as `PageStore::open`, saying that the store is kept, and where.
+  /// Errors: as `RunFolder::adopt`, `PageStore::open`.
   [[nodiscard]] static std::unique_ptr<RunStore> open(const PlacementSettings& settings,
-                                                      const io::RunRecord& record, Log& log);
+                                                      const io::RunRecord& record,
+                                                      const StoreOwner& owner, Log& log);
 
   [[nodiscard]] io::PageStore& pages() { return *pages_; }
   /// The last committed step; none before the first commit, or when its state was torn.
@@ -44,8 +52,9 @@ class RunStore {
   [[nodiscard]] std::string place() const { return folder_.paths().front().string(); }
   /// How much of the parameters is in it, beside the optimizer's state.
   [[nodiscard]] std::uint64_t parameter_bytes() const;
-  /// Refuses a store that was made for another plan. Errors: usage, saying what to do.
-  void require_pages_of(const plan::Plan& plan) const;
+  /// Refuses a store that was made for another plan, naming `differences` between the settings of
+  /// then and now. Errors: usage, saying what to do.
+  void require_pages_of(const plan::Plan& plan, std::span<const std::string> differences) const;
   /// Reserves the space for the plan's scratch in a store that was opened, which has none. Errors:
   /// as `PageStore::add_scratch`.
   void add_scratch(const plan::Plan& plan);
@@ -87,10 +96,7 @@ struct DiskLimit {
 /// where all the folders are there. Errors: io.
 [[nodiscard]] DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found);
 
-/// Says how much dead runs of other owners have left in `--swap`, and how to remove it.
-void report_dead_runs(const PlacementSettings& settings, const std::string& owner, Log& log);
-
-/// What names a run's folder on a swap path: the output folder of the rank, however it is written.
-[[nodiscard]] std::string store_owner(const std::filesystem::path& output);
+/// Says how much dead runs other than this one have left in `--swap`, and how to see what it is.
+void report_dead_runs(const PlacementSettings& settings, const io::RunId& run, Log& log);
 
 }  // namespace terrace::engine

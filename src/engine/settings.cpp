@@ -6,6 +6,7 @@
 #include "terrace/core/units.h"
 #include "terrace/engine/options.h"
 #include "terrace/engine/profile.h"
+#include "terrace/io/entry.h"
 #include "terrace/io/page_store.h"
 #include "terrace/io/run_folder.h"
 
@@ -16,22 +17,52 @@ void check_optimizer(const Settings& settings) {
   const OptimizerSettings& optimizer = settings.optimizer;
   const auto options = optimizer_options(optimizer);
   for (const double beta : {options.beta1, options.beta2}) {
-    require(beta >= 0 && beta < 1, ErrorKind::usage,
-            "optimizer.params.betas holds {}, but both must be at least 0 and below 1", beta);
+    require(
+        beta >= 0 && beta < 1, ErrorKind::usage,
+        "optimizer.params.betas (--adam_beta1, --adam_beta2) holds {}, but both must be at least "
+        "0 and below 1",
+        beta);
   }
+  require(options.eps > 0 || options.type == optim::OptimizerType::lion, ErrorKind::usage,
+          "optimizer.params.eps (--adam_epsilon) is {}, but must be above 0", options.eps);
   const auto& dtype = settings.numerics.dtype;
   require(optimizer.state.master != optim::MasterFormat::split || !dtype || *dtype == DType::bf16,
           ErrorKind::usage,
           "state_format is split, which is made for bf16 parameters, but the compute type is {}: "
           "use --bf16 or --state_format fp32",
           name_of(dtype.value_or(DType::bf16)));
-  const ScheduleSettings& schedule = settings.schedule;
-  const bool decays =
-      schedule.type == optim::ScheduleType::linear || schedule.type == optim::ScheduleType::cosine;
+}
+
+/// What a schedule's type has no place for.
+void check_schedule(const ScheduleSettings& schedule) {
+  using optim::ScheduleType;
+  const std::string_view name = optim::name_of(schedule.type);
+  const bool decays = schedule.type == ScheduleType::linear ||
+                      schedule.type == ScheduleType::cosine ||
+                      schedule.type == ScheduleType::warmup_cosine_lr;
+  require(schedule.min_lr_ratio == 0 || schedule.type != ScheduleType::warmup_decay_lr,
+          ErrorKind::usage,
+          "min_lr_ratio is {}, but WarmupDecayLR ends at scheduler.params.warmup_min_lr: set that, "
+          "or choose --lr_scheduler_type linear",
+          schedule.min_lr_ratio);
   require(schedule.min_lr_ratio == 0 || decays, ErrorKind::usage,
           "min_lr_ratio is {}, but a {} schedule does not decay: choose --lr_scheduler_type cosine "
           "or linear",
-          schedule.min_lr_ratio, optim::name_of(schedule.type));
+          schedule.min_lr_ratio, name);
+  require(schedule.warmup_min_ratio == 0 || schedule.type == ScheduleType::warmup_cosine_lr,
+          ErrorKind::usage,
+          "scheduler.params.warmup_min_ratio is {}, but {} takes a rate: set "
+          "scheduler.params.warmup_min_lr",
+          schedule.warmup_min_ratio, name);
+  require(schedule.warmup_min_lr == 0 || schedule.type != ScheduleType::warmup_cosine_lr,
+          ErrorKind::usage,
+          "scheduler.params.warmup_min_lr is {}, but WarmupCosineLR takes a share of the rate: set "
+          "scheduler.params.warmup_min_ratio",
+          schedule.warmup_min_lr);
+  require(!schedule.total_steps || schedule.type != ScheduleType::warmup_lr, ErrorKind::usage,
+          "scheduler.params.total_num_steps is {}, but WarmupLR does not decay: leave it out, or "
+          "choose WarmupDecayLR",
+          schedule.total_steps.value_or(0));
 }
 
 /// Adam with decay means two things: DeepSpeed's name stands for AdamW unless `adam_w_mode` is
@@ -84,11 +115,10 @@ void check_placement(const PlacementSettings& placement) {
   const std::vector<std::filesystem::path> swap(placement.swap.begin(), placement.swap.end());
   io::require_distinct_folders("swap", swap);
   for (const std::filesystem::path& folder : swap) {
-    std::error_code ignored;  // What is not there may be on another machine.
-    require(
-        !std::filesystem::exists(folder, ignored) || std::filesystem::is_directory(folder, ignored),
-        ErrorKind::usage, "swap names {}, which is no folder: name one on an NVMe drive",
-        folder.string());
+    const io::Entry found = io::look_at(folder);
+    // What is not there may be on another machine.
+    require(found == io::Entry::nothing || found == io::Entry::folder, ErrorKind::usage,
+            "swap names {}, which is no folder: name one on an NVMe drive", folder.string());
   }
 }
 
@@ -125,6 +155,7 @@ void finalize(Settings& settings) {
   gather_swap_folders(settings.placement);
   settle_adam(settings.optimizer);
   check_optimizer(settings);
+  check_schedule(settings.schedule);
   check_lengths(settings);
   check_placement(settings.placement);
 }
@@ -183,13 +214,15 @@ optim::LearningRateSchedule learning_rate_schedule(const Settings& settings,
                                                    double standard_rate) {
   const ScheduleSettings& schedule = settings.schedule;
   const std::int64_t total = schedule.total_steps.value_or(total_updates);
+  const double peak = settings.optimizer.learning_rate.value_or(standard_rate);
+  const bool starts_at_share = schedule.type == optim::ScheduleType::warmup_cosine_lr;
   return {
       .type = schedule.type,
-      .peak = settings.optimizer.learning_rate.value_or(standard_rate),
+      .peak = peak,
       .warmup_updates = optim::warmup_updates(schedule.warmup_steps, schedule.warmup_ratio, total),
       .total_updates = total,
       .warmup_shape = schedule.warmup_shape,
-      .warmup_start = schedule.warmup_min_lr,
+      .warmup_start = starts_at_share ? peak * schedule.warmup_min_ratio : schedule.warmup_min_lr,
       .end_ratio = schedule.min_lr_ratio};
 }
 

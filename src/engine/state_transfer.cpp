@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/kernels/split_master.h"
@@ -203,9 +204,10 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
   }
 }
 
-void StateTransfer::load_parameters_from_store(const ProgressFunction& progress) {
+bool StateTransfer::load_parameters_from_store(const ProgressFunction& progress) {
   const plan::Plan& plan = context_.plan;
   ChunkMeter meter(plan, progress);
+  bool all_held = true;
   forget();
   const std::uint64_t element_bytes = size_of(context_.model.compute_dtype());
   for (int chunk = 0; chunk < static_cast<int>(plan.chunks.size()); ++chunk) {
@@ -214,6 +216,7 @@ void StateTransfer::load_parameters_from_store(const ProgressFunction& progress)
     if (plan.parameter_tier[static_cast<std::size_t>(range.flat)] == memory::Tier::disk) continue;
     const std::span<float> values = floats(range.range.count);
     decode(chunk, 0, 0, values);
+    if (checkpoint::count_unheld(values, context_.model.compute_dtype()) > 0) all_held = false;
     // Through the transfer memory: a parameter on the device may be out of the host's reach.
     const std::span<std::byte> staged =
         part(parameter_part(), static_cast<std::uint64_t>(range.range.count) * element_bytes);
@@ -226,6 +229,7 @@ void StateTransfer::load_parameters_from_store(const ProgressFunction& progress)
       place_parameter(chunk, staged);
     }
   }
+  return all_held;
 }
 
 void StateTransfer::decode(int chunk, std::size_t kind, std::int64_t first,

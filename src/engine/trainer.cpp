@@ -1,6 +1,7 @@
 #include "trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -45,7 +46,7 @@ int Trainer::run() {
     context_.log.info("dry run: everything but loading and the steps is done");
     return 0;
   }
-  output_.make();
+  output_.make(beginning_.run);
   load();
   output_.clear();
   open_log();
@@ -143,29 +144,35 @@ void Trainer::answer_signals(const std::string& doing, double seconds) {
   watch_.answer(std::move(answer));
 }
 
-int Trainer::stop_for_signal(int signal) {
+std::string Trainer::keep_steps() {
   while (executor_->steps_unfinished() > 0) finish();
   context_.terminal.finish();
   write_trace();
   if (commits_steps()) {
-    context_.log.info(
-        "stopped by signal {} after step {}, which is committed in {}; go on with "
-        "--resume auto",
-        signal, done_.value, store_->place());
-    write_record();
-    return exit_code_of_signal(signal);
+    return fmt::format("after step {}, which is committed in {}; go on with --resume auto",
+                       done_.value, store_->place());
   }
-  if (done_.value > 0) {
-    save_checkpoint();
-    context_.log.info(
-        "stopped by signal {} after step {}, which is saved; go on with --resume auto", signal,
-        done_.value);
-  } else {
-    context_.log.info("stopped by signal {} before the first step: nothing to save", signal);
-  }
+  if (done_.value == 0) return "before the first step: nothing to save";
+  save_checkpoint();
+  return fmt::format("after step {}, which is saved; go on with --resume auto", done_.value);
+}
+
+void Trainer::end_early() {
   write_record();
-  release();  // nobody can go on with a store that has no commit
+  if (!commits_steps()) release();  // nobody can go on with a store that has no commit
+}
+
+int Trainer::stop_for_signal(int signal) {
+  const std::string where = keep_steps();
+  context_.log.info("stopped by signal {} {}", signal, where);
+  end_early();
   return exit_code_of_signal(signal);
+}
+
+void Trainer::stop_for_data(const Error& error) {
+  const std::string where = keep_steps();
+  end_early();
+  fail(error.kind(), "{}; stopped {}", error.what(), where);
 }
 
 bool Trainer::evaluates_at(Step step) const {
@@ -184,8 +191,13 @@ bool Trainer::is_boundary(Step step) const {
 }
 
 std::int64_t Trainer::samples_after(Step step) const {
-  return samples_at_beginning_ +
-         (step.value - beginning_.state.global_step) * batch_.samples_per_step();
+  return data_.training->sample_after(step.value - beginning_.state.global_step,
+                                      samples_at_beginning_, batch_.samples_per_step());
+}
+
+data::SampleRange Trainer::samples_of(Step step) const {
+  const std::int64_t first = samples_after(Step(step.value - 1));
+  return {first, samples_after(step) - first};
 }
 
 double Trainer::epoch_at(Step step) const {
@@ -201,16 +213,21 @@ std::string Trainer::last_good() const {
   return last_saved_ >= 0 ? fmt::format("checkpoint-{}", last_saved_) : "";
 }
 
+std::int64_t Trainer::fill(const Executor::HostBatch& batch, data::SampleRange samples) {
+  try {
+    return data_.training->fill(samples, batch.tokens, batch.targets);
+  } catch (const Error& error) {
+    stop_for_data(error);
+  }
+}
+
 void Trainer::post(Step step) {
   StepInputs inputs;
   inputs.step = step;
-  const std::int64_t begin = samples_after(Step(step.value - 1));
+  const data::SampleRange samples = samples_of(step);
   for (int micro = 0; micro < static_cast<int>(batch_.accumulation); ++micro) {
-    const Executor::HostBatch target = executor_->host_batch(micro);
-    inputs.target_tokens += data_.training->fill(batch_.first_sample(begin, micro, 0),
-                                                 batch_.micro_batch, target.tokens, target.targets);
+    inputs.target_tokens += fill(executor_->host_batch(micro), batch_.samples(samples, micro, 0));
   }
-  inputs.last_saved = last_good();
   executor_->post_step(inputs);
   if (time_left_.seconds(1) == 0 && !first_step_) {
     first_step_.emplace(watch_, fmt::format("step {}, the first one", step.value),
@@ -221,6 +238,31 @@ void Trainer::post(Step step) {
 }
 
 void Trainer::finish() {
+  const StepOutcome outcome = finish_step();
+  if (outcome.skip) answer_skip(outcome);
+}
+
+void Trainer::answer_skip(const StepOutcome& skipped) {
+  const bool first_loss = !std::isfinite(skipped.loss) && skipped.skipped_in_a_row == 1;
+  if (!first_loss && !skipped.gives_up) return;
+  StepOutcome last = skipped;
+  while (executor_->steps_unfinished() > 0) last = finish_step();
+  require_held_weights(ErrorKind::numerics,
+                       fmt::format("{} of step {} is not finite, and neither are the weights",
+                                   skipped.nonfinite, skipped.step.value));
+  const StepOutcome& end = skipped.gives_up ? skipped : last;
+  if (!end.gives_up) return;
+  const std::string good = last_good();
+  fail(ErrorKind::numerics,
+       "{} in a row {} not finite, the last one in {}, and all weights are finite: training stops "
+       "after {}; {}, with a lower learning rate.",
+       counted(end.skipped_in_a_row, "step"), end.skipped_in_a_row == 1 ? "is" : "are",
+       end.nonfinite, counted(end.updates, "update"),
+       good.empty() ? std::string("nothing is saved yet, start again")
+                    : fmt::format("go on from {}", good));
+}
+
+StepOutcome Trainer::finish_step() {
   const StepOutcome outcome = executor_->finish_step();
   first_step_.reset();
   done_ = outcome.step;
@@ -228,6 +270,7 @@ void Trainer::finish() {
   last_finish_us_ = now_us();
   report(outcome, seconds);
   if (evaluates_at(outcome.step)) evaluate_step();
+  return outcome;
 }
 
 namespace {
@@ -246,12 +289,14 @@ std::string waited_for(const StepTimes& times, double step_seconds) {
 
 void Trainer::report(const StepOutcome& outcome, double step_seconds) {
   const checkpoint::StepRow row = row_of(outcome);
-  log_->write(row, {executor_->last_times(), step_seconds, flops_per_step_});
+  const double flops = flops_per_step_ * static_cast<double>(samples_of(outcome.step).count) /
+                       static_cast<double>(batch_.samples_per_step());
+  log_->write(row, {executor_->last_times(), step_seconds, flops});
   list(row);
   time_left_.add_step(step_seconds);
   if (outcome.skip) {
-    context_.log.warning("step {} is skipped: the gradient of {} is not finite (loss {})",
-                         outcome.step.value, outcome.nonfinite_parameter, outcome.loss);
+    context_.log.warning("step {} is skipped: {} is not finite", outcome.step.value,
+                         outcome.nonfinite);
   }
   if (!shows(outcome.step)) return;
   context_.terminal.progress(
@@ -263,6 +308,7 @@ void Trainer::report(const StepOutcome& outcome, double step_seconds) {
 
 void Trainer::write_record(bool finished) const {
   RunRecordContents record;
+  record.run = beginning_.run;
   record.command = context_.command;
   record.device = fmt::format("{} ({})", setup_.device->name(), setup_.device_reason);
   record.kernels = setup_.ops->description();
@@ -304,8 +350,7 @@ void Trainer::require_space_for_saving() const {
       static_cast<std::uint64_t>(setup_.model->parameter_count()) * size_of(setup_.dtype);
   const std::uint64_t needed =
       model + static_cast<std::uint64_t>(more) * checkpoint::checkpoint_bytes(contents());
-  std::filesystem::path folder = io::plain_path(output_.path());
-  while (!std::filesystem::exists(folder)) folder = folder.parent_path();
+  const std::filesystem::path folder = io::existing_part(output_.path());
   checkpoint::require_free_space(folder, needed - std::min(needed, output_.bytes_to_clear()),
                                  ErrorKind::does_not_fit);
 }

@@ -35,19 +35,26 @@ class Trainer {
   // Before anything is allocated.
   void prepare_data();
   void prepare_beginning();
+  /// What the run keeps of its settings, and what has changed since the state it goes on with.
+  void record_settings();
   void prepare_plan();
   /// Of --trace_steps those that are to come. Once the beginning is known.
   void choose_traced_steps();
   void shorten_trace();
   void warn_of_profile() const;
+  void warn_of_schedule() const;
   /// What can be known to fail without allocating anything: weights, drives, space.
   void check_beginning();
   [[nodiscard]] std::int64_t checkpoints_to_come() const;
   void require_space_for_saving() const;
   void print_tables() const;
+  [[nodiscard]] std::string describe_data() const;
+  [[nodiscard]] std::string describe_steps() const;
   [[nodiscard]] checkpoint::CheckpointContents contents() const;
   [[nodiscard]] OptimizerSetup optimizer_setup() const;
   [[nodiscard]] LaneRates lane_rates() const;
+  [[nodiscard]] Settings compared_settings() const;
+  [[nodiscard]] optim::LearningRateSchedule schedule() const;
 
   // Where the state comes from.
   /// All of it, up to the first step. What a stop cuts short leaves nothing of the run on its
@@ -58,6 +65,25 @@ class Trainer {
   void load_from_store();
   void load_from_checkpoint();
   void load_from_model();
+  /// Makes what holds the state and fills it from `source`, with its `moments` or with none;
+  /// `doing` is what is told of it. Errors: numerics, for weights that the compute type does not
+  /// hold.
+  void fill_state(checkpoint::StateSource& source, bool moments, std::string doing);
+  /// Errors: kind `kind`, naming the tensor, when the masters as they are have values that the
+  /// compute type does not hold; `occasion` begins the sentence.
+  void require_held_weights(ErrorKind kind, const std::string& occasion);
+  /// What to do when the weights are of no use, as the end of a sentence.
+  [[nodiscard]] std::string way_back() const;
+  /// Runs a save; to an error of the numbers in it is added what to do.
+  template <class Save>
+  auto with_way_back(Save&& save) const {
+    try {
+      return save();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::numerics) throw;
+      fail(ErrorKind::numerics, "{}; {}", error.what(), way_back());
+    }
+  }
   void make_store();
   void make_transfer();
   void make_executor();
@@ -71,10 +97,18 @@ class Trainer {
   [[nodiscard]] bool is_boundary(Step step) const;
   /// Samples that the run has consumed when the step is done.
   [[nodiscard]] std::int64_t samples_after(Step step) const;
+  /// At the end of an epoch fewer than a full step's.
+  [[nodiscard]] data::SampleRange samples_of(Step step) const;
   /// Whether each step is in the store when it is done.
   [[nodiscard]] bool commits_steps() const;
+  /// Reads samples into a micro-batch's memory and returns the targets that count.
+  [[nodiscard]] std::int64_t fill(const Executor::HostBatch& batch, data::SampleRange samples);
   void post(Step step);
   void finish();
+  StepOutcome finish_step();
+  /// After a step that was skipped: finds out whether the weights are the cause, and whether the
+  /// run can go on. Errors: numerics.
+  void answer_skip(const StepOutcome& skipped);
   /// With `to_the_end` a signal lets it finish.
   void save_checkpoint(bool to_the_end = true);
   void remove_old_checkpoints();
@@ -86,7 +120,13 @@ class Trainer {
   /// Gives back what only a run that goes on needs, the store too.
   void release();
   [[nodiscard]] int complete();
+  /// Makes sure that what is done outlives the end of the run; how far that is, as a clause.
+  [[nodiscard]] std::string keep_steps();
   [[nodiscard]] int stop_for_signal(int signal);
+  /// What else there is to do where the run ends before its last step.
+  void end_early();
+  /// Ends the run because of what became of its data, once the steps done are kept.
+  [[noreturn]] void stop_for_data(const Error& error);
   void report(const StepOutcome& outcome, double step_seconds);
 
   // What is written of each step.
@@ -109,7 +149,6 @@ class Trainer {
   /// The most that a commit's run state may take.
   [[nodiscard]] std::uint64_t commit_state_bytes_max() const;
   [[nodiscard]] double epoch_at(Step step) const;
-  [[nodiscard]] std::vector<std::pair<std::string, std::string>> numerics() const;
 
   Settings settings_;
   TrainContext context_;
@@ -121,6 +160,8 @@ class Trainer {
   std::int64_t length_ = 0;  ///< tokens a sequence
   std::int64_t total_steps_ = 0;
   double learning_rate_ = 0;
+  checkpoint::NamedValues numerics_;  ///< see `checkpoint::TrainerState`
+  checkpoint::NamedValues layout_;
   ChosenPlan chosen_;
   checkpoint::RunIdentity identity_;
   ResumePoint beginning_;
@@ -142,7 +183,7 @@ class Trainer {
   std::optional<Activity> first_step_;  ///< until it is done: no line shows any progress
   optim::StepCounter::State counters_;  ///< of the state that the run began with
   std::int64_t last_finish_us_ = 0;
-  double flops_per_step_ = 0;
+  double flops_per_step_ = 0;  ///< of a full one
   std::vector<checkpoint::LogRecord> history_;
   TimeLeft time_left_;
 };

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 
+#include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/inference.h"
 #include "terrace/engine/watch.h"
@@ -32,9 +34,9 @@ checkpoint::StepRow Trainer::row_of(const StepOutcome& outcome) const {
           .loss = outcome.loss,
           .grad_norm = outcome.grad_norm,
           .learning_rate = outcome.learning_rate,
-          .tokens = batch_.samples_per_step() * length_,
+          .tokens = samples_of(outcome.step).count * length_,
           .skipped = outcome.skipped,
-          .nonfinite = outcome.skip ? outcome.nonfinite_parameter : "",
+          .nonfinite = outcome.nonfinite,
           .eval_loss = {}};
 }
 
@@ -71,9 +73,16 @@ void Trainer::evaluate_step() {
         evaluate(*executor_, *data_.validation, batch_.micro_batch, evaluating.progress()).loss;
     log_->add_evaluation(loss);
     list(*log_->last());
-    context_.log.info("step {}: validation loss {:.4f} nats a token", done_.value, loss);
+    if (std::isfinite(loss)) {
+      context_.log.info("step {}: validation loss {:.4f} nats a token", done_.value, loss);
+    } else {
+      context_.log.warning("step {}: the validation loss is not finite", done_.value);
+    }
   } catch (const Stopped&) {
     // What asks to stop is answered at the end of the step.
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    stop_for_data(error);
   }
 }
 

@@ -1,12 +1,14 @@
 #include <algorithm>
-#include <cmath>
 
 #include "budgets.h"
+#include "resume_notes.h"
 #include "run_trace.h"
+#include "state_form.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/engine/profile.h"
+#include "terrace/engine/report.h"
 #include "terrace/io/free_space.h"
 #include "trainer.h"
 
@@ -17,6 +19,9 @@ namespace terrace::engine {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// What a position in the data is counted in, far below where a count overflows.
+constexpr double kTokensMax = 1e18;
 
 /// The Trainer's.
 constexpr double kStandardLearningRate = 5e-5;
@@ -45,6 +50,7 @@ Trainer::Trainer(Settings settings, const TrainContext& context)
   output_.require_place_of_trace(settings_.output.trace);
   prepare_data();
   prepare_beginning();
+  record_settings();
   choose_traced_steps();
   prepare_plan();
 }
@@ -75,6 +81,7 @@ void Trainer::prepare_beginning() {
   const checkpoint::TrainerState& state = beginning_.state;
   if (!beginning_.starts_afresh()) {
     checkpoint::require_same_run(state.identity, identity_, beginning_.place());
+    require_state_can_follow(beginning_, settings_, setup_.dtype, context_.log);
     samples_at_beginning_ = data_.training->resume(state.loader);
   }
   done_ = Step(state.global_step);
@@ -83,16 +90,36 @@ void Trainer::prepare_beginning() {
   history_ = state.log_history;
   total_steps_ = settings_.length.max_steps;
   if (total_steps_ <= 0) {
-    const auto samples = static_cast<std::int64_t>(std::ceil(
-        settings_.length.epochs * static_cast<double>(data_.training->samples_per_epoch())));
-    const std::int64_t left = std::max<std::int64_t>(0, samples - samples_at_beginning_);
-    const std::int64_t per_step = batch_.samples_per_step();
-    total_steps_ = std::max<std::int64_t>(1, done_.value + (left + per_step - 1) / per_step);
+    const std::int64_t left =
+        data_.training->steps_from(samples_at_beginning_, batch_.samples_per_step());
+    total_steps_ = done_.value + left;
   }
+  require(
+      static_cast<double>(total_steps_) * static_cast<double>(batch_.samples_per_step()) *
+              static_cast<double>(length_) <
+          kTokensMax,
+      ErrorKind::usage,
+      "--max_steps is {}, which at {} of {} tokens a step is more than can be counted: lower it",
+      total_steps_, counted(batch_.samples_per_step(), "sequence"), length_);
+}
+
+Settings Trainer::compared_settings() const {
+  return written_out(settings_,
+                     {setup_.dtype, learning_rate_, total_steps_, setup_.threads.threads});
+}
+
+void Trainer::record_settings() {
+  const Settings settings = compared_settings();
+  numerics_ = numerics_of(settings);
+  layout_ = layout_of(settings);
   if (beginning_.starts_afresh()) return;
-  for (const std::string& line : checkpoint::differences(state.numerics, numerics())) {
-    context_.log.info("since step {}: {}", state.global_step, line);
+  for (const std::string& line : resume_notes(beginning_.state, settings)) {
+    context_.log.info("since step {}: {}", beginning_.state.global_step, line);
   }
+}
+
+optim::LearningRateSchedule Trainer::schedule() const {
+  return learning_rate_schedule(settings_, total_steps_, learning_rate_);
 }
 
 void Trainer::choose_traced_steps() {
@@ -132,6 +159,7 @@ void Trainer::warn_of_profile() const {
 void Trainer::prepare_plan() {
   warn_of_profile();
   PlanBasis basis;
+  basis.threads = setup_.threads.threads;
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   const Activity choosing(watch_, "choosing a placement");
@@ -147,7 +175,8 @@ void Trainer::prepare_plan() {
 
 void Trainer::check_beginning() {
   if (beginning_.store) {
-    beginning_.store->require_pages_of(chosen_.plan);
+    beginning_.store->require_pages_of(chosen_.plan,
+                                       layout_differences(beginning_.state, compared_settings()));
   } else if (beginning_.checkpoint) {
     beginning_.checkpoint->require_tensors(tensor_shapes(*setup_.model));
   } else if (!setup_.source.is_preset()) {
@@ -156,9 +185,40 @@ void Trainer::check_beginning() {
   }
   if (chosen_.plan.uses_disk()) {
     for (const std::string& folder : settings_.placement.swap) io::require_drive(folder);
-    report_dead_runs(settings_.placement, store_owner(output_.path()), context_.log);
+    report_dead_runs(settings_.placement, beginning_.run, context_.log);
   }
   require_space_for_saving();
+}
+
+std::string Trainer::describe_data() const {
+  const data::Loader& training = *data_.training;
+  const std::int64_t validated = data_.validation ? data_.validation->samples_per_epoch() : 0;
+  std::string text = fmt::format("{} tokens, {} of {} an epoch, {} for validation",
+                                 format_count(static_cast<std::uint64_t>(data_.dataset->tokens())),
+                                 counted(training.samples_per_epoch(), "sequence"), length_,
+                                 validated > 0 ? std::to_string(validated) : "none");
+  std::int64_t used = 1 + training.sequences().targets();  // the first token is no target
+  const bool is_split = data_.validation && settings_.data.eval_files.empty();
+  if (is_split) used += data_.validation->sequences().targets();
+  if (const std::int64_t left = data_.dataset->tokens() - used; left > 0) {
+    text += fmt::format(", {} at the end left over", counted(left, "token"));
+  }
+  return text;
+}
+
+std::string Trainer::describe_steps() const {
+  const std::int64_t full = batch_.samples_per_step();
+  std::string text =
+      fmt::format("{} of {} ({} of {})", total_steps_, counted(full, "sequence"),
+                  counted(batch_.accumulation, "micro-batch", "micro-batches"), batch_.micro_batch);
+  const std::int64_t last = data_.training->samples_per_epoch() % full;
+  return last == 0 ? text : text + fmt::format(", the last of an epoch of {}", last);
+}
+
+void Trainer::warn_of_schedule() const {
+  for (const std::string& line : schedule_warnings(schedule(), total_steps_)) {
+    context_.log.warning("{}", line);
+  }
 }
 
 void Trainer::print_tables() const {
@@ -172,17 +232,9 @@ void Trainer::print_tables() const {
                        ? fmt::format("state of step {} in {}", done_.value, beginning_.place())
                    : setup_.source.is_preset() ? "random weights"
                                                : "weights of the folder")},
-      {"data", fmt::format("{} tokens, {} of {} an epoch{}",
-                           format_count(static_cast<std::uint64_t>(data_.dataset->tokens())),
-                           counted(data_.training->samples_per_epoch(), "sequence"), length_,
-                           data_.validation ? fmt::format(", {} for validation",
-                                                          data_.validation->samples_per_epoch())
-                                            : ", none for validation")},
-      {"steps", fmt::format("{} of {} ({} of {})", total_steps_,
-                            counted(batch_.samples_per_step(), "sequence"),
-                            counted(batch_.accumulation, "micro-batch", "micro-batches"),
-                            batch_.micro_batch)},
-      {"learning rate", fmt::format("{}", learning_rate_)},
+      {"data", describe_data()},
+      {"steps", describe_steps()},
+      {"learning rate", schedule().describe()},
       {"device", fmt::format("{} ({})", setup_.device->name(), setup_.device_reason)},
       {"kernels", setup_.ops->description()},
       {"threads", setup_.threads.describe()},
@@ -201,6 +253,7 @@ void Trainer::print_tables() const {
   }
   context_.log.info("{}", settings_table(facts));
   print_memory();
+  warn_of_schedule();
   if (plan.uses_disk()) {
     context_.log.info("each step reads {} from disk and writes {}; 1,000 steps write {}",
                       format_bytes(bytes_per_step(plan, plan::Lane::disk_read)),
@@ -215,7 +268,7 @@ OptimizerSetup Trainer::optimizer_setup() const {
   OptimizerSetup setup;
   setup.options = optimizer_options(settings_.optimizer);
   setup.format = settings_.optimizer.state;
-  setup.schedule = learning_rate_schedule(settings_, total_steps_, learning_rate_);
+  setup.schedule = schedule();
   setup.max_grad_norm = settings_.optimizer.max_grad_norm;
   setup.skips_max = settings_.optimizer.max_skipped_steps;
   setup.seed = static_cast<std::uint64_t>(settings_.numerics.seed);
@@ -236,29 +289,11 @@ LaneRates Trainer::lane_rates() const {
   return rates;
 }
 
-std::vector<std::pair<std::string, std::string>> Trainer::numerics() const {
-  const OptimizerSettings& optimizer = settings_.optimizer;
-  const optim::OptimizerOptions options = optimizer_options(optimizer);
-  return {
-      {"learning_rate", fmt::format("{}", learning_rate_)},
-      {"lr_scheduler_type", std::string(optim::name_of(settings_.schedule.type))},
-      {"optimizer", std::string(optim::name_of(optimizer.type))},
-      {"betas", fmt::format("{}, {}", options.beta1, options.beta2)},
-      {"eps", fmt::format("{}", options.eps)},
-      {"weight_decay", fmt::format("{}", options.weight_decay)},
-      {"max_grad_norm", fmt::format("{}", optimizer.max_grad_norm)},
-      {"dtype", std::string(terrace::name_of(setup_.dtype))},
-      {"train_batch_size", fmt::format("{}", batch_.samples_per_step())},
-      {"total_steps", fmt::format("{}", total_steps_)},
-      {"max_length", fmt::format("{}", length_)},
-      {"sequences", fmt::format("{}", data_.training->samples_per_epoch())},
-  };
-}
-
 checkpoint::CheckpointContents Trainer::contents() const {
   checkpoint::CheckpointContents result;
   result.model = setup_.source.description(setup_.dtype);
   result.tensors = tensor_shapes(*setup_.model);
+  result.moments = optim::moments_of(settings_.optimizer.type);
   result.trainer = trainer_state(done_, 0, 0);
   result.trainer.log_history = history_;
   return result;

@@ -2,7 +2,9 @@
 #include <utility>
 
 #include "first_touch.h"
+#include "state_form.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/checkpoint/held_values.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
@@ -20,7 +22,8 @@ void Trainer::load() {
     load_state();
     const Activity preparing(watch_, "preparing the lanes", {.to_the_end = true});
     make_executor();
-  } catch (const Stopped&) {
+  } catch (...) {  // Nobody could go on with a part of the state.
+    executor_.reset();
     transfer_.reset();
     if (store_ && !store_->committed_step()) store_->remove();
     throw;
@@ -45,7 +48,7 @@ void Trainer::make_store() {
   if (!chosen_.plan.uses_disk()) return;
   Activity making(watch_, "making the store",
                   {.total = store_bytes(settings_.placement, chosen_.plan)});
-  store_ = RunStore::create(settings_.placement, store_owner(output_.path()), chosen_.plan,
+  store_ = RunStore::create(settings_.placement, output_.store_owner(beginning_.run), chosen_.plan,
                             commit_state_bytes_max(), context_.log, making.progress());
 }
 
@@ -88,12 +91,45 @@ void Trainer::load_state() {
   }
 }
 
+void Trainer::fill_state(checkpoint::StateSource& source, bool moments, std::string doing) {
+  make_store();
+  make_transfer();
+  Activity filling(watch_, std::move(doing));
+  checkpoint::HeldValues held(source, setup_.dtype);
+  transfer_->load(held, moments, filling.progress());
+  held.require_all_held(fmt::format("it cannot be trained in {}, give another --dtype",
+                                    terrace::name_of(setup_.dtype)));
+}
+
+std::string Trainer::way_back() const {
+  if (last_saved_ < 0) return "nothing else is saved: begin anew with --overwrite_output_dir";
+  const fs::path saved = output_.path() / fmt::format("checkpoint-{}", last_saved_);
+  const std::string way =
+      fmt::format("go on with --resume {}, which was saved before", saved.string());
+  if (!commits_steps()) return way;
+  return fmt::format(
+      "{}, once the store in {}, which has the same state, is removed ('terrace swap "
+      "clean {}')",
+      way, store_->place(), fs::path(store_->place()).parent_path().string());
+}
+
+void Trainer::require_held_weights(ErrorKind kind, const std::string& occasion) {
+  const Activity looking(watch_, "looking for weights that are not finite", {.to_the_end = true});
+  transfer_->forget();
+  checkpoint::HeldValues held(*transfer_, setup_.dtype);
+  held.read_all(StateKind::master, tensor_shapes(*setup_.model));
+  if (!held.all_held()) fail(kind, "{}: {}; {}", occasion, held.fault(), way_back());
+}
+
 void Trainer::load_from_store() {
   store_ = std::move(beginning_.store);
   store_->add_scratch(chosen_.plan);
   make_transfer();
   Activity loading(watch_, "loading the parameters from the store");
-  transfer_->load_parameters_from_store(loading.progress());
+  if (!transfer_->load_parameters_from_store(loading.progress())) {
+    require_held_weights(ErrorKind::data,
+                         fmt::format("the store in {} cannot be gone on with", store_->place()));
+  }
   context_.log.info("resuming at step {} from the committed store in {}", done_.value,
                     store_->place());
 }
@@ -105,31 +141,24 @@ void Trainer::load_from_checkpoint() {
     Activity verifying(watch_, "verifying the checksums of " + name);
     saved->verify(verifying.progress());
   }
-  make_store();
-  make_transfer();
-  Activity loading(watch_, "loading " + name);
-  transfer_->load(*saved, true, loading.progress());
+  fill_state(*saved, true, "loading " + name);
   context_.log.info("resuming at step {} from {}", done_.value, saved->folder().string());
 }
 
 void Trainer::load_from_model() {
-  make_store();
-  make_transfer();
   if (setup_.source.is_preset()) {
     InitialState initial(*setup_.model, identity_.seed, workers_);
-    Activity drawing(watch_, "drawing the weights");
-    transfer_->load(initial, false, drawing.progress());
-  } else {
-    Activity loading(watch_, "loading the weights");
-    transfer_->load(*weights_, false, loading.progress());
-    weights_.reset();
+    return fill_state(initial, false, "drawing the weights");
   }
+  fill_state(*weights_, false, "loading the weights");
+  weights_.reset();
 }
 
 checkpoint::TrainerState Trainer::trainer_state(Step step, std::int64_t updates,
                                                 std::int64_t skipped) const {
   checkpoint::TrainerState state;
   const std::int64_t samples = samples_after(step);
+  state.run = beginning_.run;
   state.global_step = step.value;
   state.epoch = epoch_at(step);
   state.adam_step = updates;
@@ -140,7 +169,9 @@ checkpoint::TrainerState Trainer::trainer_state(Step step, std::int64_t updates,
   state.loader = data_.training->position(samples);
   state.identity = identity_;
   state.versions = {{"terrace", TERRACE_VERSION}, {"kernels", setup_.ops->description()}};
-  state.numerics = numerics();
+  state.numerics = numerics_;
+  state.layout = layout_;
+  state.state_form = state_form(settings_, setup_.dtype);
   return state;
 }
 
@@ -168,7 +199,8 @@ void Trainer::save_checkpoint(bool to_the_end) {
                     {.to_the_end = to_the_end});
     checkpoint::WriteOptions options;
     options.progress = saving.progress();
-    folder = checkpoint::save_checkpoint(output_.path(), saved, *transfer_, options);
+    folder = with_way_back(
+        [&] { return checkpoint::save_checkpoint(output_.path(), saved, *transfer_, options); });
   }
   last_saved_ = done_.value;
   save_seconds_ = seconds_since(begin_us);
@@ -193,8 +225,10 @@ void Trainer::save_model() {
   checkpoint::WriteOptions options;
   options.progress = saving.progress();
   const checkpoint::CheckpointContents model = contents();
-  const std::uint64_t bytes = checkpoint::write_model_folder(output_.path(), model.model,
-                                                             model.tensors, *transfer_, options);
+  const std::uint64_t bytes = with_way_back([&] {
+    return checkpoint::write_model_folder(output_.path(), model.model, model.tensors, *transfer_,
+                                          options);
+  });
   context_.log.info("saved the model in {} ({})", output_.path().string(), format_bytes(bytes));
 }
 

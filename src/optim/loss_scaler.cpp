@@ -49,7 +49,9 @@ void LossScaler::update(bool overflow) {
     return;
   }
   ++state_.good_steps;
-  const bool grows = state_.good_steps % options_.loss_scale_window == 0;
+  // DeepSpeed does not count the first good step after an overflow, or of the run.
+  const std::int64_t counted = state_.good_steps - 1;
+  const bool grows = counted > 0 && counted % options_.loss_scale_window == 0;
   if (grows) state_.scale *= kScaleFactor;
   if (grows || options_.consecutive_hysteresis) state_.passes_left = options_.hysteresis - 1;
 }

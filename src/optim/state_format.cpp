@@ -33,6 +33,21 @@ std::size_t state_bytes_per_parameter(OptimizerType type, StateFormat format) {
   return bytes;
 }
 
+std::vector<StateKind> moments_of(OptimizerType type) {
+  std::vector<StateKind> moments;
+  for (const StateEntry& entry : state_entries(type, {})) {
+    if (entry.kind != StateKind::master) moments.push_back(entry.kind);
+  }
+  return moments;
+}
+
+bool share_moments(OptimizerType one, OptimizerType other) {
+  constexpr auto is_adam = [](OptimizerType type) {
+    return type == OptimizerType::adamw || type == OptimizerType::adam;
+  };
+  return one == other || (is_adam(one) && is_adam(other));
+}
+
 std::string_view name_of(MasterFormat format) {
   return format == MasterFormat::split ? "split" : "fp32";
 }

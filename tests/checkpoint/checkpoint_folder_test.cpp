@@ -85,16 +85,35 @@ TEST_F(OutputFolder, rotation_deletes_older_complete_ones_only) {
   EXPECT_THAT(list_checkpoints(output_.path()).unfinished, IsEmpty());
 }
 
-TEST_F(OutputFolder, what_a_live_process_writes_is_not_removed) {
-  const auto alive = output_ / ("checkpoint-7.tmp-" + std::to_string(::getppid()));
-  std::filesystem::create_directory(alive);
-  std::filesystem::create_directory(output_ / "other.tmp-999999999");
-  std::filesystem::create_directory(output_ / "checkpoint-7.tmp-999999999");
-  std::filesystem::create_directory(output_ / "checkpoint-8.tmp-x");
-  EXPECT_EQ(remove_unfinished(output_.path()), 1U);
-  EXPECT_TRUE(std::filesystem::exists(alive));
-  EXPECT_TRUE(std::filesystem::exists(output_ / "other.tmp-999999999"));
-  EXPECT_TRUE(std::filesystem::exists(output_ / "checkpoint-8.tmp-x"));
+TEST_F(OutputFolder, what_saves_left_is_removed_whatever_process_its_name_carries) {
+  const std::string others[] = {"1", "999999999", std::to_string(::getpid()),
+                                std::to_string(::getppid())};
+  for (const std::string& process : others) {
+    std::filesystem::create_directory(output_ / ("checkpoint-7.tmp-" + process));
+    std::filesystem::create_directory(output_ / ("model.tmp-" + process + "-replaced"));
+  }
+  const char* const kept[] = {"other.tmp-1", "checkpoint-8.tmp-x", "checkpoint-08.tmp-1",
+                              "checkpoint-8.tmp-1-copy"};
+  for (const char* name : kept) std::filesystem::create_directory(output_ / name);
+  EXPECT_EQ(remove_unfinished(output_.path()), 8U);
+  for (const char* name : kept) EXPECT_TRUE(std::filesystem::exists(output_ / name)) << name;
+}
+
+TEST_F(OutputFolder, a_copy_under_another_name_is_its_users) {
+  for (const std::int64_t step : {3, 4}) save(step);
+  const char* const kept[] = {"checkpoint-0003", "checkpoint-4-copy", "checkpoint-+5",
+                              "checkpoint-4.0", "checkpoint-40"};
+  for (const char* name : kept) {
+    std::filesystem::copy(output_ / "checkpoint-4", output_ / name,
+                          std::filesystem::copy_options::recursive);
+  }
+  const CheckpointList list = list_checkpoints(output_.path());
+  EXPECT_EQ(complete_steps(), (std::vector<std::int64_t>{4, 3}));
+  ASSERT_EQ(list.broken.size(), 1U);
+  EXPECT_THAT(list.broken[0].fault, AllOf(HasSubstr("checkpoint-40"), HasSubstr("holds step 4")));
+  EXPECT_THAT(rotate_checkpoints(output_.path(), 1), ElementsAre(output_ / "checkpoint-3"));
+  for (const char* name : kept) EXPECT_TRUE(std::filesystem::exists(output_ / name)) << name;
+  EXPECT_EQ(resolve_checkpoint(output_ / "checkpoint-0003"), output_ / "checkpoint-0003");
 }
 
 TEST_F(OutputFolder, a_complete_one_under_a_temporary_name_takes_its_free_place) {

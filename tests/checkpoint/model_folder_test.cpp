@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
@@ -215,6 +216,31 @@ class ModelFolder : public ::testing::Test {
   TemporaryFolder folder_;
   FunctionSource source_{1};
 };
+
+/// Sets how many files this process may have open, until the end of a scope.
+class OpenFilesLimit {
+ public:
+  explicit OpenFilesLimit(rlim_t most) {
+    (void)::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit lower{most, before_.rlim_max};
+    (void)::setrlimit(RLIMIT_NOFILE, &lower);
+  }
+  ~OpenFilesLimit() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
+  OpenFilesLimit(const OpenFilesLimit&) = delete;
+  OpenFilesLimit& operator=(const OpenFilesLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(ModelFolder, of_many_files_only_a_share_of_what_may_be_open_stays_open) {
+  write(1);
+  const std::size_t files = small_tensors().size();
+  const OpenFilesLimit limit(16);
+  ASSERT_GT(files, io::open_files_share());
+  ModelWeights weights = open();
+  expect_equal(weights);
+}
 
 TEST_F(ModelFolder, round_trips_in_one_file_and_in_many) {
   for (const std::uint64_t bytes_max : {kShardBytesMax, std::uint64_t{1}, std::uint64_t{1000}}) {

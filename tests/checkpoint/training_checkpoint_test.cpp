@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -96,12 +98,6 @@ TEST(RunIdentity, a_run_goes_on_with_its_own_inputs_only) {
               }),
               HasSubstr("2 tokenizer files"));
   EXPECT_THAT(refusal([](auto& run) { run.data.files[1].contents.crc64 = 0; }), HasSubstr("b.txt"));
-}
-
-TEST(Differences, are_told_one_by_one) {
-  EXPECT_THAT(differences({{"lr", "1"}, {"b", "2"}}, {{"lr", "3"}, {"c", "4"}}),
-              ElementsAre("lr was 1 and is 3", "b was 2 and is not set", "c was not set and is 4"));
-  EXPECT_THAT(differences({{"lr", "1"}}, {{"lr", "1"}}), IsEmpty());
 }
 
 class Checkpoint : public ::testing::Test {
@@ -245,6 +241,103 @@ TEST_F(Checkpoint, too_little_space_is_told_before_a_byte_is_written) {
   EXPECT_EQ(error.kind(), ErrorKind::io);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("bytes) free, but has"), HasSubstr("TiB")));
   EXPECT_TRUE(std::filesystem::is_empty(output_.path()));
+}
+
+TEST_F(Checkpoint, holds_the_moments_that_the_optimizer_has) {
+  std::int64_t step = 0;
+  for (const std::vector<StateKind>& moments :
+       {std::vector<StateKind>{StateKind::exp_avg}, {StateKind::exp_avg_sq}, {}}) {
+    FunctionSource source(1);
+    CheckpointContents contents = small_contents(++step);
+    contents.moments = moments;
+    const auto folder = save_checkpoint(output_.path(), contents, source);
+    TrainingCheckpoint checkpoint(folder);
+    EXPECT_EQ(checkpoint.moments(), moments);
+    EXPECT_EQ(checkpoint.bytes(), checkpoint_bytes(contents));
+    checkpoint.require_tensors(small_tensors());
+    checkpoint.verify();
+    KeepingSink sink;
+    checkpoint.restore(sink);
+    std::array<float, 8> values{};
+    for (const StateKind kind : {StateKind::exp_avg, StateKind::exp_avg_sq}) {
+      const bool has = std::ranges::find(moments, kind) != moments.end();
+      auto read = [&] { checkpoint.read(kind, "model.norm.weight", 0, values); };
+      if (has) {
+        read();
+        EXPECT_EQ(values[3], source.value(kind, "model.norm.weight", 3));
+      } else {
+        EXPECT_THAT(error_of(read).what(), HasSubstr(std::string(terrace::name_of(kind))));
+      }
+    }
+  }
+}
+
+/// State with one value of a kind replaced.
+class OneValue : public FunctionSource {
+ public:
+  OneValue(StateKind kind, std::string tensor, float value)
+      : FunctionSource(1), kind_(kind), tensor_(std::move(tensor)), value_(value) {}
+  void read(StateKind kind, const std::string& tensor, std::int64_t first,
+            std::span<float> values) override {
+    FunctionSource::read(kind, tensor, first, values);
+    if (kind == kind_ && tensor == tensor_ && first <= 5)
+      values[static_cast<std::size_t>(5 - first)] = value_;
+  }
+
+ private:
+  StateKind kind_;
+  std::string tensor_;
+  float value_;
+};
+
+TEST_F(Checkpoint, of_state_that_is_not_finite_is_never_written) {
+  save(1);
+  for (const StateKind kind : {StateKind::master, StateKind::exp_avg, StateKind::exp_avg_sq}) {
+    OneValue source(kind, "model.layers.1.mlp.up_proj.weight",
+                    -std::numeric_limits<float>::infinity());
+    const Error error =
+        error_of([&] { (void)save_checkpoint(output_.path(), small_contents(2), source); });
+    EXPECT_EQ(error.kind(), ErrorKind::numerics);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("model.layers.1.mlp.up_proj.weight"),
+                                    HasSubstr("the first is infinite (element 5)"),
+                                    HasSubstr("checkpoint-2 is not written")));
+    if (kind != StateKind::master) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string(terrace::name_of(kind))));
+    }
+  }
+  // Finite as a master, and infinite as the weight that would be stored.
+  OneValue large(StateKind::master, "model.norm.weight", 1e5F);
+  EXPECT_EQ(error_of([&] {
+              (void)save_checkpoint(output_.path(), small_contents(2, DType::f16), large);
+            }).kind(),
+            ErrorKind::numerics);
+  const CheckpointList list = list_checkpoints(output_.path());
+  ASSERT_EQ(list.complete.size(), 1U);
+  EXPECT_EQ(list.complete[0].step, 1);
+  EXPECT_THAT(list.unfinished, IsEmpty());
+  EXPECT_EQ(save_checkpoint(output_.path(), small_contents(2), large).filename(), "checkpoint-2");
+}
+
+TEST_F(Checkpoint, values_that_are_not_finite_are_counted_as_they_are_read) {
+  // As another program may have written it.
+  const auto file = output_.path() / "model.safetensors";
+  const std::vector<TensorShape> tensors = {{"sound", {4}}, {"w", {2, 3}}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    SafetensorsWriter writer(file, dtype, tensors);
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::array<float, 10> values = {1, 2, 3, 4, 5, infinity, 7, std::nanf(""), -infinity, 9};
+    writer.write(values);
+    (void)writer.commit();
+    const ShardReader shards(output_.path(), "model");
+    std::array<float, 4> sound{};
+    shards.find("sound")->read(0, sound);
+    std::array<float, 1> one{};
+    shards.find("w")->read(0, one);
+    const Error error = error_of([&] { shards.find("w")->read(1, one); });
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(file.string()),
+                                    HasSubstr("3 of 6 values in the tensor \"w\" are not finite")));
+  }
 }
 
 TEST_F(Checkpoint, progress_goes_from_nothing_to_all_of_it) {

@@ -43,6 +43,16 @@ TEST_F(Container, without_cgroups_the_hosts_memory_counts) {
   EXPECT_THAT(total_memory(root_).source, ::testing::HasSubstr("host"));
 }
 
+TEST_F(Container, without_proc_the_kernel_says_what_memory_there_is) {
+  fs::remove_all(root_ / "proc");
+  EXPECT_GT(available_memory(root_).value, 0);
+  EXPECT_GE(total_memory(root_).value, available_memory(root_).value);
+  EXPECT_THAT(total_memory(root_).source, ::testing::HasSubstr("meminfo cannot be read"));
+  // A container sees its own group as the root.
+  put("sys/fs/cgroup/memory.max", "1048576\n");
+  EXPECT_EQ(total_memory(root_).value, 1048576);
+}
+
 TEST_F(Container, v2_max_is_no_limit) {
   put("proc/self/cgroup", "0::/job\n");
   put("sys/fs/cgroup/job/memory.max", "max\n");

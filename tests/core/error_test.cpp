@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <string>
 
+#include "core/error_of.h"
+#include "terrace/core/workers.h"
+
 namespace terrace {
 namespace {
 
@@ -78,6 +81,15 @@ TEST(ExitCode, is_the_documented_one_of_each_kind) {
 TEST(ErrnoName, gives_the_symbol_and_the_words) {
   EXPECT_EQ(errno_name(ENOSPC), "ENOSPC (No space left on device)");
   EXPECT_THAT(errno_name(99999), ::testing::HasSubstr("99999"));
+}
+
+TEST(Error, of_a_layer_names_its_source_as_it_lies_in_the_tree) {
+  const Error error = testing::error_of([] {
+    const ThreadCount uneven{3, "a test", {{{0, {}}, 1}, {{1, {}}, 1}}};
+    return std::make_unique<Workers>(uneven);
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::internal);
+  EXPECT_STREQ(error.file(), "src/core/workers.cpp");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ using testing::all_tokens;
 using ::testing::AllOf;
 using testing::bytes_of;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::npy;
@@ -254,6 +255,50 @@ TEST(Dataset, text_is_bytes_only_for_a_model_that_reads_bytes) {
             5);
   EXPECT_THAT(refusal(ErrorKind::usage, [&] { open_quietly(paths, {.vocab_size = 100}); }),
               HasSubstr("vocab_size"));
+}
+
+TEST(Dataset, a_file_that_is_touched_or_replaced_by_its_like_is_the_same) {
+  const TemporaryFolder folder;
+  for (int file = 0; file < 300; ++file) {  // the smallest do not stay open
+    write_bytes(folder / ("d/" + std::to_string(1000 + file)), std::string(10, 'x'));
+  }
+  write_bytes(folder / "d/0", "tiny");
+  const auto dataset = open_quietly({folder / "d"});
+  const std::vector<std::int32_t> tokens = all_tokens(*dataset);
+  const auto later = [&](int hours) {
+    return fs::file_time_type::clock::now() + std::chrono::hours(hours);
+  };
+  for (const char* name : {"d/0", "d/1000"}) fs::last_write_time(folder / name, later(1));
+  EXPECT_EQ(all_tokens(*dataset), tokens) << "touched";
+  for (const auto& [name, contents] : {std::pair("d/0", "tiny"), {"d/1000", "xxxxxxxxxx"}}) {
+    write_bytes(folder / "new", contents);
+    fs::rename(folder / "new", folder / name);
+  }
+  EXPECT_EQ(all_tokens(*dataset), tokens) << "replaced";
+  // Of the same size and time, as what copies with its times leaves.
+  const auto time = fs::last_write_time(folder / "d/0");
+  write_bytes(folder / "new", "TINY");
+  fs::last_write_time(folder / "new", time);
+  fs::rename(folder / "new", folder / "d/0");
+  EXPECT_THAT(refusal(ErrorKind::data, [&] { static_cast<void>(all_tokens(*dataset)); }),
+              AllOf(HasSubstr("d/0 was changed"), HasSubstr("checksum")));
+  write_bytes(folder / "d/0", "tiny");
+  EXPECT_EQ(all_tokens(*dataset), tokens) << "put back";
+}
+
+TEST(Dataset, what_is_not_the_users_is_passed_over_and_counted) {
+  const TemporaryFolder folder;
+  for (const char* name : {"d/a.txt", "d/own.txt", "d/own/b.txt", "d/e/own.txt"}) {
+    write_bytes(folder / name, name);
+  }
+  const data::DatasetOptions options{
+      .is_own = [](const fs::path& path) { return path.stem() == "own"; }};
+  std::vector<std::string> lines;
+  const auto dataset = open_quietly({folder / "d", folder / "d/own.txt"}, options, &lines);
+  EXPECT_EQ(dataset->report().text_files, 1);
+  EXPECT_EQ(dataset->report().own.count, 4);
+  EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr("4 files skipped: written by Terrace itself"),
+                                       HasSubstr("d/e/own.txt"))));
 }
 
 TEST(Dataset, a_file_that_changes_while_in_use_is_refused) {

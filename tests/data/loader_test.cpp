@@ -10,7 +10,6 @@
 namespace terrace {
 namespace {
 
-using data::BatchShape;
 using data::Loader;
 using data::LoaderOptions;
 using data::LoaderPosition;
@@ -43,7 +42,9 @@ class LoaderTest : public ::testing::Test {
     dataset_ = open_quietly({folder_ / "a.npy", folder_ / "b.npy"}, {.vocab_size = 1000});
   }
   [[nodiscard]] Sequences sequences() const { return {dataset_, kLength}; }
-  [[nodiscard]] Loader loader(LoaderOptions options = {}) const { return {sequences(), options}; }
+  [[nodiscard]] Loader loader(LoaderOptions options = {}) const {
+    return {sequences().whole(), options};
+  }
 
   TemporaryFolder folder_;
   std::shared_ptr<const data::Dataset> dataset_;
@@ -54,7 +55,7 @@ std::vector<std::int32_t> samples(const Loader& loader, std::int64_t first, std:
   const auto elements = static_cast<std::size_t>(rows * kLength);
   std::vector<std::int32_t> inputs(elements);
   std::vector<std::int32_t> targets(elements);
-  EXPECT_EQ(loader.fill(first, rows, inputs, targets), rows * kLength);
+  EXPECT_EQ(loader.fill({first, rows}, inputs, targets), rows * kLength);
   std::vector<std::int32_t> numbers;
   for (std::size_t at = 0; at < elements; ++at) {
     EXPECT_EQ(targets[at], inputs[at] + 1);
@@ -69,7 +70,7 @@ std::vector<std::int32_t> samples(const Loader& loader, std::int64_t first, std:
 }
 
 TEST_F(LoaderTest, sequences_are_cut_with_stride_t) {
-  EXPECT_EQ(sequences().count(), 101);
+  EXPECT_EQ(sequences().whole().count(), 101);
   std::vector<std::int32_t> inputs(kLength);
   std::vector<std::int32_t> targets(kLength);
   sequences().read(1, inputs, targets);
@@ -78,9 +79,36 @@ TEST_F(LoaderTest, sequences_are_cut_with_stride_t) {
   EXPECT_EQ(Sequences(dataset_, dataset_->tokens() - 1).count(), 1);
 }
 
+TEST_F(LoaderTest, every_token_but_the_first_is_a_target_once) {
+  for (const std::int64_t length : {1, 7, 8, 400, 813, 814, 5000}) {
+    const Sequences all(dataset_, length);
+    EXPECT_EQ(all.targets(), dataset_->tokens() - 1);
+    std::vector<std::int32_t> inputs(static_cast<std::size_t>(length));
+    std::vector<std::int32_t> targets(inputs.size());
+    std::int32_t next = 1;
+    for (std::int64_t index = 0; index < all.count(); ++index) {
+      all.read(index, inputs, targets);
+      const auto filled = static_cast<std::size_t>(all.targets(index));
+      for (std::size_t at = 0; at < filled; ++at) {
+        ASSERT_EQ(targets[at], next);
+        ASSERT_EQ(inputs[at], next - 1);
+        ++next;
+      }
+      EXPECT_THAT(std::span(inputs).subspan(filled), Each(0));
+      EXPECT_THAT(std::span(targets).subspan(filled), Each(data::kIgnoredTarget));
+    }
+    EXPECT_EQ(next, dataset_->tokens());
+  }
+}
+
 TEST_F(LoaderTest, too_few_tokens_are_refused_with_counts) {
+  write_bytes(folder_ / "one.npy", npy("<u2", "(1,)", bytes_of(std::vector<std::uint16_t>{7})));
+  const auto single = open_quietly({folder_ / "one.npy"});
+  EXPECT_THAT(refusal(ErrorKind::data, [&] { Sequences(single, kLength); }),
+              HasSubstr("a single token"));
   EXPECT_THAT(
-      refusal(ErrorKind::data, [&] { Sequences(dataset_, dataset_->tokens()); }),
+      refusal(ErrorKind::data,
+              [&] { static_cast<void>(Sequences(dataset_, dataset_->tokens()).whole()); }),
       AllOf(HasSubstr("814 tokens in 2 files"), HasSubstr("takes 815"), HasSubstr("max_length")));
   EXPECT_THAT(refusal(ErrorKind::usage, [&] { Sequences(dataset_, 0); }), HasSubstr("max_length"));
 }
@@ -119,56 +147,36 @@ TEST_F(LoaderTest, going_on_from_any_step_gives_the_uninterrupted_samples) {
   }
 }
 
-TEST_F(LoaderTest, a_step_takes_the_same_samples_for_every_world_and_micro_batch) {
-  const Loader source = loader();
-  const auto step = [&](const BatchShape& shape, std::int64_t number) {
-    std::vector<std::int32_t> numbers;
-    for (std::int64_t micro = 0; micro < shape.accumulation; ++micro) {
-      for (std::int64_t rank = 0; rank < shape.world_size; ++rank) {
-        const std::int64_t begin = number * shape.samples_per_step();
-        const auto part =
-            samples(source, shape.first_sample(begin, micro, rank), shape.micro_batch);
-        numbers.insert(numbers.end(), part.begin(), part.end());
-      }
-    }
-    return numbers;
-  };
-  for (std::int64_t number = 0; number < 30; ++number) {
-    const std::vector<std::int32_t> expected = samples(source, number * 12, 12);
-    for (const BatchShape& shape : {BatchShape{1, 12, 1}, BatchShape{12, 1, 1}, BatchShape{2, 3, 2},
-                                    BatchShape{1, 3, 4}, BatchShape{4, 1, 3}}) {
-      ASSERT_EQ(step(shape, number), expected);
-    }
-  }
-}
-
-TEST_F(LoaderTest, rows_behind_the_last_epoch_have_no_targets) {
-  const Loader once = loader({.shuffle = false, .epochs = 1});
+TEST_F(LoaderTest, rows_behind_the_samples_have_no_targets) {
+  const Loader all(sequences(), {.shuffle = false});
   std::vector<std::int32_t> inputs(4 * kLength, 77);
   std::vector<std::int32_t> targets(4 * kLength, 77);
-  EXPECT_EQ(once.fill(99, 4, inputs, targets), 2 * kLength);
-  EXPECT_EQ(once.target_count(99, 4), 2 * kLength);
+  EXPECT_EQ(all.fill({99, 2}, inputs, targets), 2 * kLength);
+  EXPECT_EQ(all.target_count({99, 2}), 2 * kLength);
   EXPECT_EQ(inputs[0], 99 * kLength);
   EXPECT_EQ(targets[2 * kLength - 1], 101 * kLength);
   EXPECT_THAT(std::vector(inputs.begin() + 2 * kLength, inputs.end()), Each(0));
   EXPECT_THAT(std::vector(targets.begin() + 2 * kLength, targets.end()),
               Each(data::kIgnoredTarget));
-  EXPECT_EQ(once.fill(101, 4, inputs, targets), 0);
-  EXPECT_EQ(once.target_count(500, 4), 0);
+  EXPECT_EQ(all.fill({100, 2}, inputs, targets), kLength + 5) << "the last sequence is shorter";
+  EXPECT_EQ(all.target_count({100, 2}), kLength + 5);
+  EXPECT_EQ(all.fill({100, 0}, inputs, targets), 0);
+  EXPECT_THAT(targets, Each(data::kIgnoredTarget));
 }
 
 TEST_F(LoaderTest, the_split_takes_the_tail_and_shares_no_target) {
   const data::Split parts = data::split(sequences(), 0.1);
   EXPECT_EQ(parts.training.count(), 91);
-  EXPECT_EQ(parts.validation.count(), 10);
-  std::vector<std::int32_t> numbers =
-      samples(Loader(parts.validation, {.shuffle = false}), 0, parts.validation.count());
+  EXPECT_EQ(parts.validation.count(), 11) << "ten, and what is left at the end";
+  EXPECT_EQ(parts.training.targets() + parts.validation.targets(), dataset_->tokens() - 1);
+  std::vector<std::int32_t> numbers = samples(Loader(parts.validation, {.shuffle = false}), 0, 10);
   EXPECT_EQ(numbers.front(), 91);
   EXPECT_EQ(numbers.back(), 100);
   numbers = samples(Loader(parts.training, {}), 0, parts.training.count());
   EXPECT_EQ(std::ranges::max(numbers), 90);
   EXPECT_EQ(data::split(sequences(), 0).validation.count(), 0);
-  EXPECT_EQ(data::split(sequences(), 1e-9).validation.count(), 1);
+  EXPECT_EQ(data::split(sequences(), 0).training.count(), 101);
+  EXPECT_EQ(data::split(sequences(), 1e-9).validation.count(), 2);
 }
 
 TEST_F(LoaderTest, a_split_that_leaves_nothing_is_refused) {
@@ -188,7 +196,8 @@ TEST_F(LoaderTest, a_position_that_means_other_samples_is_refused) {
     return refusal(ErrorKind::usage, [&] { static_cast<void>(other.resume(saved)); });
   };
   EXPECT_THAT(message(loader({.seed = 43})), HasSubstr("seed"));
-  EXPECT_THAT(message(Loader(Sequences(dataset_, kLength + 1), {})), HasSubstr("max_length"));
+  EXPECT_THAT(message(Loader(Sequences(dataset_, kLength + 1).whole(), {})),
+              HasSubstr("max_length"));
   EXPECT_THAT(message(Loader(data::split(sequences(), 0.5).training, {})),
               HasSubstr("validation_fraction"));
   EXPECT_EQ(loader().resume(saved), 24);

@@ -16,7 +16,7 @@ using testing::refusal;
 using testing::TemporaryFolder;
 using testing::write_bytes;
 
-constexpr data::DatasetOptions kGpt2{.tokenizer = data::TokenizerKind::other, .vocab_size = 50257};
+const data::DatasetOptions kGpt2{.tokenizer = data::TokenizerKind::other, .vocab_size = 50257};
 
 const std::vector<std::int32_t> kIds = {0, 1, 255, 256, 50256};
 

@@ -50,7 +50,7 @@ TEST(DeepSpeed, a_pasted_file_works_and_auto_takes_the_flags) {
   finalize(parsed.settings);
   EXPECT_EQ(settings.optimizer.learning_rate, 2e-5);
   EXPECT_EQ(settings.optimizer.weight_decay, 0.1);
-  EXPECT_EQ(settings.schedule.type, optim::ScheduleType::constant_with_warmup);
+  EXPECT_EQ(settings.schedule.type, optim::ScheduleType::warmup_lr);
   EXPECT_EQ(settings.schedule.warmup_steps, 10);
   EXPECT_EQ(settings.numerics.dtype, DType::bf16);
   EXPECT_EQ(settings.batch.micro, 2);

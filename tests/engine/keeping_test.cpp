@@ -77,8 +77,8 @@ TEST_F(KeepingTest, a_store_that_cannot_be_opened_is_kept_and_goes_on_once_it_ca
   write(store() / "manifest", std::string(manifest.size(), 'x'));
   Settings dry = resumed(settings);
   dry.output.dry_run = true;
-  expect_refused(dry, 4, store().string(), "is kept");
-  expect_refused(resumed(settings), 4, store().string(), "is kept", "--overwrite_output_dir");
+  expect_refused(dry, 4, store().string(), "kept");
+  expect_refused(resumed(settings), 4, store().string(), "kept", "--resume auto");
   EXPECT_EQ(rows(folder_ / "run").size(), 3U);
   write(store() / "manifest", manifest);
   expect_goes_on(settings, 3);
@@ -113,15 +113,18 @@ TEST_F(KeepingTest, an_older_checkpoint_does_not_remove_a_newer_store) {
   expect_goes_on(settings, 3);
 }
 
-TEST_F(KeepingTest, a_store_whose_output_is_gone_is_removed_only_when_told_to) {
+TEST_F(KeepingTest, a_store_whose_output_is_gone_is_another_runs_whatever_begins_there) {
   const Settings settings = on_disk();
   ASSERT_EQ(stop_after(settings, 3).code, 143);
   const fs::path old = store();
   fs::remove_all(folder_ / "run");
-  expect_refused(settings, 2, "step 3", old.string());
-  const Result result = train_run(overwriting(settings));
-  EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_TRUE(result.says("removed the store in " + old.string()));
+  for (const Settings& begun : {settings, overwriting(settings), resumed(settings)}) {
+    const Result result = train_run(begun);
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_TRUE(result.says("terrace swap ls " + (folder_ / "swap").string()));
+    EXPECT_TRUE(fs::exists(old / "manifest"));
+    fs::remove_all(folder_ / "run");
+  }
 }
 
 TEST_F(KeepingTest, a_store_says_where_the_parameters_are_whatever_ram_is_free) {
@@ -189,7 +192,7 @@ TEST_F(KeepingTest, what_other_dead_runs_left_is_offered_for_cleaning) {
   const fs::path old = store();
   const Result result = train_run(on_disk("other"));
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_TRUE(result.says("terrace swap clean " + (folder_ / "swap").string()));
+  EXPECT_TRUE(result.says("terrace swap ls " + (folder_ / "swap").string()));
   EXPECT_TRUE(fs::exists(old));
 }
 

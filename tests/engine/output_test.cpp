@@ -135,6 +135,8 @@ TEST_F(OutputTest, each_row_of_the_metrics_has_every_key_and_the_plans_bytes) {
   EXPECT_THAT(record.at("system").get<std::string>(), HasSubstr("Linux "));
   EXPECT_FALSE(record.at("compiler").get<std::string>().empty());
   EXPECT_FALSE(record.at("memory").empty());
+  EXPECT_TRUE(std::ranges::any_of(record.at("memory"),
+                                  [](const auto& row) { return row.at("tier") == "process"; }));
 }
 
 TEST_F(OutputTest, a_trace_has_a_span_for_each_task_of_the_steps_asked_for) {

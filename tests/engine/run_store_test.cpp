@@ -53,16 +53,5 @@ TEST(DiskLimit, what_a_store_has_counts_for_the_flag_and_not_for_free_space) {
               HasSubstr("of which the store has 1000 B"));
 }
 
-TEST(StoreOwner, is_the_same_for_all_names_of_a_folder) {
-  const terrace::testing::TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "run");
-  std::filesystem::create_directory_symlink(folder / "run", folder / "link");
-  const std::string owner = store_owner(folder / "run");
-  EXPECT_EQ(store_owner(folder / "run/"), owner);
-  EXPECT_EQ(store_owner(folder / "link"), owner);
-  EXPECT_EQ(store_owner(folder / "run/../run/./"), owner);
-  EXPECT_NE(store_owner(folder / "run2"), owner);
-}
-
 }  // namespace
 }  // namespace terrace::engine

@@ -113,7 +113,7 @@ std::vector<Row> rows(const fs::path& output) {
     row.grad_norm = number(json.at("grad_norm"));
     row.lr = json.at("lr");
     row.skipped = json.at("skipped");
-    if (json.contains("eval_loss")) row.eval_loss = json["eval_loss"];
+    if (json.contains("eval_loss")) row.eval_loss = number(json["eval_loss"]);
     if (json.contains("nonfinite")) row.nonfinite = json["nonfinite"];
     result.push_back(row);
   }

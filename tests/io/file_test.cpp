@@ -122,7 +122,7 @@ TEST(InputFile, refuses_what_is_no_file) {
   EXPECT_THAT(error.what(), AllOf(HasSubstr("none"), HasSubstr("ENOENT")));
 }
 
-TEST(RemoveTemporaries, takes_those_of_dead_processes_only) {
+TEST(RemoveTemporaries, takes_them_whatever_process_their_names_carry) {
   const TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -130,10 +130,11 @@ TEST(RemoveTemporaries, takes_those_of_dead_processes_only) {
     ::_exit(0);
   }
   ::waitpid(child, nullptr, 0);
-  OutputFile alive(folder / "b");
+  std::ofstream(folder / "b.terrace-tmp-1-0") << "of a container whose first process is another";
   std::ofstream(folder / "c") << "kept";
-  EXPECT_EQ(entries_in(folder.path()), 3U);
-  EXPECT_EQ(remove_temporaries(folder.path()), 1U);
+  std::ofstream(folder / "c.terrace-tmp-notes") << "kept";
+  EXPECT_EQ(entries_in(folder.path()), 4U);
+  EXPECT_EQ(remove_temporaries(folder.path()), 2U);
   EXPECT_EQ(entries_in(folder.path()), 2U);
 }
 

@@ -4,17 +4,15 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "core/error_of.h"
+#include "io/child.h"
 #include "io/temporary_folder.h"
 #include "terrace/core/error.h"
 #include "terrace/core/unique_handle.h"
@@ -25,39 +23,13 @@
 namespace terrace::io {
 namespace {
 
+using terrace::testing::Child;
 using terrace::testing::error_of;
 using terrace::testing::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Runs `body` in a child that then waits to be killed.
-class Child {
- public:
-  explicit Child(const std::function<void()>& body) {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      body();
-      (void)!::write(ends[1], "x", 1);
-      while (true) ::pause();
-    }
-    char ready = 0;
-    ::close(ends[1]);
-    if (::read(ends[0], &ready, 1) != 1) throw std::runtime_error("the child failed");
-    ::close(ends[0]);
-  }
-  ~Child() { kill(); }
-  void kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-
- private:
-  pid_t pid_ = 0;
-};
+constexpr RunId kMine{1, 2};
 
 class RunFolderTest : public ::testing::Test {
  protected:
@@ -75,7 +47,7 @@ class RunFolderTest : public ::testing::Test {
 
 TEST_F(RunFolderTest, a_live_run_is_listed_and_never_touched) {
   Child child([&] {
-    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "rank 0 of /out"}));
+    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "rank 0 of /out", .run = kMine}));
     std::ofstream(run->paths()[1] / "pages") << "state";
   });
   for (const auto& base : bases_) {
@@ -88,21 +60,20 @@ TEST_F(RunFolderTest, a_live_run_is_listed_and_never_touched) {
                 HasSubstr("is in use"));
     EXPECT_TRUE(std::filesystem::exists(records[0].path));
   }
-  EXPECT_FALSE(RunFolder::find(bases_, "rank 0 of /out"));
 }
 
 TEST_F(RunFolderTest, what_a_killed_run_left_is_found_and_cleaned_on_all_drives) {
   Child child([&] {
-    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "me"}));
+    auto* run = new RunFolder(RunFolder::create(bases_, {.owner = "me", .run = kMine}));
     std::ofstream(run->paths()[1] / "pages") << std::string(100'000, 'x');
   });
   child.kill();
   const auto other = RunFolder::create(bases_, {.owner = "other"});
-  const auto found = RunFolder::find(bases_, "me");
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->liveness, RunLiveness::dead);
-  EXPECT_EQ(found->folders.size(), 2U);
-  EXPECT_GE(remove_run_folder(*found), 100'000U);
+  const auto found = RunFolder::find(bases_, kMine);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].liveness, RunLiveness::dead);
+  EXPECT_EQ(found[0].folders.size(), 2U);
+  EXPECT_GE(remove_run_folder(found[0]).bytes, 100'000U);
   for (const auto& base : bases_) {
     const auto records = list_run_folders(base);
     ASSERT_EQ(records.size(), 1U);
@@ -111,15 +82,15 @@ TEST_F(RunFolderTest, what_a_killed_run_left_is_found_and_cleaned_on_all_drives)
 }
 
 TEST_F(RunFolderTest, a_dead_run_is_adopted_once) {
-  Child child([&] { new RunFolder(RunFolder::create(bases_, {.owner = "me"})); });
+  Child child([&] { new RunFolder(RunFolder::create(bases_, {.owner = "me", .run = kMine})); });
   child.kill();
-  const auto found = RunFolder::find(bases_, "me");
-  ASSERT_TRUE(found);
-  auto adopted = RunFolder::adopt(*found, {.owner = "me"});
-  EXPECT_EQ(adopted.paths()[0], found->path);
+  const auto found = RunFolder::find(bases_, kMine);
+  ASSERT_EQ(found.size(), 1U);
+  auto adopted = RunFolder::adopt(found[0], {.owner = "me"});
+  EXPECT_EQ(adopted.paths()[0], found[0].path);
   EXPECT_EQ(adopted.paths().size(), 2U);
   EXPECT_EQ(list_run_folders(bases_[1])[0].liveness, RunLiveness::live);
-  EXPECT_THROW((void)RunFolder::adopt(*found, {}), Error);
+  EXPECT_THROW((void)RunFolder::adopt(found[0], {}), Error);
   adopted.remove();
   EXPECT_TRUE(list_run_folders(bases_[0]).empty());
   EXPECT_TRUE(list_run_folders(bases_[1]).empty());
@@ -132,7 +103,7 @@ TEST_F(RunFolderTest, a_removal_that_is_cut_short_leaves_the_store_or_leftovers_
   for (std::size_t done = 0; done <= steps; ++done) {
     std::vector<std::filesystem::path> paths;
     {
-      const RunFolder run = RunFolder::create(bases_, {.owner = "me"});
+      const RunFolder run = RunFolder::create(bases_, {.owner = "me", .run = kMine});
       paths.assign(run.paths().begin(), run.paths().end());
       const StoreFolder folders[] = {{paths[0], 1}, {paths[1], 1}};
       PageStore::create(folders, pages, PageStoreOptions{}, log)->commit(Version(1), {});
@@ -147,7 +118,7 @@ TEST_F(RunFolderTest, a_removal_that_is_cut_short_leaves_the_store_or_leftovers_
     if (done == 0) {
       EXPECT_EQ(PageStore::open(paths, {}, log)->committed_version(), Version(1));
     }
-    EXPECT_EQ(RunFolder::find(bases_, "me").has_value(), done + 2 <= steps)
+    EXPECT_EQ(RunFolder::find(bases_, kMine).size(), done + 2 <= steps ? 1U : 0U)
         << "its record goes last";
     for (const auto& base : bases_) {
       for (const RunRecord& record : list_run_folders(base)) {

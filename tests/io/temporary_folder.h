@@ -16,7 +16,7 @@ class TemporaryFolder {
     const char* base = ::getenv("TMPDIR");
     std::string name = std::string(base != nullptr ? base : ".") + "/terrace-test-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
-    path_ = std::filesystem::absolute(name);
+    path_ = std::filesystem::canonical(name);  // as the system tells of it
   }
   ~TemporaryFolder() {
     std::error_code ignored;

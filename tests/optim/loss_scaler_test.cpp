@@ -25,15 +25,15 @@ TEST(LossScaler, halves_after_the_hysteresis_and_never_below_the_minimum) {
   }
 }
 
-TEST(LossScaler, doubles_after_a_window_of_good_steps_in_a_row) {
+TEST(LossScaler, doubles_after_a_window_of_good_steps_in_a_row_of_which_the_first_is_none) {
   LossScaler scaler(small_window());
-  for (const double expected : {16, 16, 32, 32, 32, 64}) {
+  for (const double expected : {16, 16, 16, 32, 32, 32, 64}) {
     scaler.update(false);
     EXPECT_EQ(scaler.scale(), expected);
   }
   scaler.update(false);
   scaler.update(true);  // a pass, but the window begins again
-  for (const double expected : {64, 64, 128}) {
+  for (const double expected : {64, 64, 64, 128}) {
     scaler.update(false);
     EXPECT_EQ(scaler.scale(), expected);
   }

@@ -32,7 +32,7 @@ TEST(LearningRateSchedule, stays_at_zero_past_the_end) {
   }
 }
 
-TEST(LearningRateSchedule, rises_as_deepspeeds_warmup_lr_does) {
+TEST(LearningRateSchedule, rises_along_a_line_or_a_logarithm) {
   LearningRateSchedule schedule{ScheduleType::constant_with_warmup, 3, 8, 20};
   schedule.warmup_start = 1;
   EXPECT_DOUBLE_EQ(schedule.rate(0), 1);
@@ -54,6 +54,26 @@ TEST(LearningRateSchedule, falls_to_a_share_of_the_peak) {
     EXPECT_DOUBLE_EQ(schedule.rate(5), 1.1) << name_of(type);
     EXPECT_DOUBLE_EQ(schedule.rate(10), 0.2) << name_of(type);
     EXPECT_DOUBLE_EQ(schedule.rate(15), 0.2) << name_of(type);
+  }
+}
+
+TEST(LearningRateSchedule, says_where_it_goes_and_when_its_peak_is_reached) {
+  const LearningRateSchedule linear{ScheduleType::linear, 1e-3, 6, 10};
+  EXPECT_EQ(linear.describe(), "linear, from 0 up to 0.001 in 6 steps, then down to 0 at step 10");
+  EXPECT_EQ((LearningRateSchedule{ScheduleType::constant, 1e-3, 6}.describe()), "constant, 0.001");
+  EXPECT_EQ((LearningRateSchedule{ScheduleType::warmup_lr, 1e-3, 1}.describe()),
+            "WarmupLR, from 0 up to 0.001 in 2 steps, then constant");
+  for (const ScheduleType type :
+       {ScheduleType::linear, ScheduleType::constant, ScheduleType::constant_with_warmup,
+        ScheduleType::warmup_lr, ScheduleType::warmup_decay_lr}) {
+    for (const WarmupShape shape : {WarmupShape::linear, WarmupShape::logarithmic}) {
+      for (const std::int64_t warmup : {0, 1, 2, 7}) {
+        const LearningRateSchedule schedule{type, 1, warmup, 30, shape};
+        std::int64_t below = 0;
+        while (schedule.rate(below) < 1 - 1e-12) ++below;
+        EXPECT_EQ(schedule.updates_below_peak(), below) << schedule.describe();
+      }
+    }
   }
 }
 

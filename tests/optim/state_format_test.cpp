@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace terrace::optim {
 namespace {
 
@@ -25,6 +27,20 @@ TEST(StateFormat, entries_are_what_the_optimizer_uses) {
             (std::vector<StateEntry>{{StateKind::master, 4}, {StateKind::exp_avg_sq, 4}}));
   EXPECT_EQ(state_entries(OptimizerType::lion, {}),
             (std::vector<StateEntry>{{StateKind::master, 4}, {StateKind::exp_avg, 4}}));
+}
+
+TEST(StateFormat, adamw_and_adam_alone_share_moments) {
+  constexpr std::array kTypes = {OptimizerType::adamw, OptimizerType::adam, OptimizerType::adagrad,
+                                 OptimizerType::lion};
+  for (const OptimizerType one : kTypes) {
+    for (const OptimizerType other : kTypes) {
+      if (share_moments(one, other)) {
+        EXPECT_EQ(moments_of(one), moments_of(other));
+      }
+      EXPECT_EQ(share_moments(one, other),
+                one == other || (one <= OptimizerType::adam && other <= OptimizerType::adam));
+    }
+  }
 }
 
 TEST(StateFormat, names_are_deepspeeds) {

@@ -11,6 +11,9 @@
 #include <array>
 #include <csignal>
 #include <fstream>
+#include <iostream>
+#include <span>
+#include <utility>
 
 #include "core/parsed_json.h"
 #include "injection.h"
@@ -134,9 +137,12 @@ class FaultySystemTest : public ::testing::Test {
     if (result.code != 0) {
       EXPECT_THAT(result.err, HasSubstr(name));
     }
-    std::vector<std::string> again = arguments;
-    again.insert(again.end(), {"--resume", "auto"});
-    const Result rest = run(again);
+    expect_goes_on(arguments, expected);
+  }
+
+  void expect_goes_on(std::vector<std::string> arguments, const Rows& expected) const {
+    arguments.insert(arguments.end(), {"--resume", "auto"});
+    const Result rest = run(arguments);
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_EQ(rows(), expected);
     EXPECT_TRUE(fs::is_empty(swap()));
@@ -226,8 +232,62 @@ class FaultyQueueTest : public FaultySystemTest {
 
 TEST_F(FaultyQueueTest, a_ring_that_fails_ends_the_run_and_never_holds_it_up) { fail_rings(5); }
 
-// Every release: --gtest_also_run_disabled_tests --gtest_filter='Faulty*'
+// The whole walks take an hour: --gtest_also_run_disabled_tests --gtest_filter='Faulty*'
 TEST_F(FaultyQueueTest, DISABLED_a_hundred_calls_on_rings) { fail_rings(100); }
+
+class FaultyDiskTest : public FaultyQueueTest {
+ protected:
+  static constexpr std::array kDiskErrors = {EIO, ENOSPC, EINTR, EDQUOT};
+
+  [[nodiscard]] Injection files(Calls calls) const {
+    return {.calls = std::move(calls), .below = {output(), swap()}};
+  }
+  [[nodiscard]] std::uint64_t count(const std::vector<std::string>& arguments,
+                                    const Injection& which) const {
+    start_anew();
+    const Injected counting(which);
+    EXPECT_EQ(run(arguments, counting.surroundings()).code, 0);
+    return counting.seen();
+  }
+
+  /// About `places` calls of a run with its state in RAM, and of one with it on disk, fail; 0: each
+  /// of them, with each error.
+  void fail_writes(std::uint64_t places) const {
+    const Injection which = files(
+        {"write", "fsync", "rename", "open", "fallocate", "truncate", "unlink", "mkdir", "link"});
+    for (const auto& arguments : {training(), on_disk("mixed")}) {
+      const std::uint64_t stride = places == 0 ? 1 : count(arguments, which) / places;
+      std::cout << fail_calls(arguments, which, stride, kDiskErrors) << " places were tried\n";
+    }
+  }
+
+  /// The run is killed at about `places` of its calls, before or after them in turn.
+  void kill_at_writes(std::uint64_t places) const {
+    const std::vector<std::string> arguments = on_disk("mixed");
+    const Rows expected = undisturbed(arguments);
+    Injection which = files({"write", "fsync", "rename", "unlink", "truncate"});
+    const std::uint64_t calls = count(arguments, which);
+    const std::uint64_t stride = places == 0 ? 1 : calls / places;
+    for (which.nth = 1 + stride / 2; which.nth <= calls; which.nth += stride) {
+      which.strike =
+          which.strike == Strike::killed_before ? Strike::killed_after : Strike::killed_before;
+      start_anew();
+      const Injected injected(which);
+      const Result result = run_in_time(arguments, injected.surroundings());
+      SCOPED_TRACE(fmt::format("killed at call {}, {}", which.nth, injected.place()));
+      EXPECT_EQ(result.code, 128 + SIGKILL) << result.err;
+      expect_goes_on(arguments, expected);
+    }
+  }
+};
+
+TEST_F(FaultyDiskTest, a_call_that_fails_ends_the_run_by_its_name_and_nothing_is_lost) {
+  fail_writes(6);
+}
+TEST_F(FaultyDiskTest, DISABLED_each_call_fails_with_each_error) { fail_writes(0); }
+
+TEST_F(FaultyDiskTest, a_kill_between_any_two_writes_costs_no_row) { kill_at_writes(8); }
+TEST_F(FaultyDiskTest, DISABLED_a_kill_at_each_write) { kill_at_writes(0); }
 
 }  // namespace
 }  // namespace terrace::tools::testing

@@ -21,6 +21,8 @@ std::string fault_of(const Injection& injection) {
       return "kill-before";
     case Strike::killed_after:
       return "kill-after";
+    case Strike::stopped:
+      return "stop";
     case Strike::fails:
       break;
   }

@@ -24,8 +24,9 @@ using Calls = std::vector<std::string>;
 /// Those that change what is on disk, or make it durable.
 [[nodiscard]] Calls calls_that_write();
 
-/// What is to happen at the call. Killed is the whole process, by SIGKILL.
-enum class Strike : std::uint8_t { fails, killed_before, killed_after };
+/// What is to happen at the call. Killed is the whole process, by SIGKILL; stopped, before the
+/// call, until a SIGCONT.
+enum class Strike : std::uint8_t { fails, killed_before, killed_after, stopped };
 
 struct Injection {
   Calls calls;
@@ -42,7 +43,7 @@ struct Injection {
 /// threads are counted, from the last time it started itself anew. For a script the same is:
 ///   LD_PRELOAD=.../libterrace_injection.so TERRACE_INJECT_CALLS=write,fsync
 ///   TERRACE_INJECT_BELOW=/a:/b TERRACE_INJECT_NTH=5 TERRACE_INJECT_FAULT=ENOSPC (or kill-before,
-///   kill-after) TERRACE_INJECT_TIMES=1 TERRACE_INJECT_REPORT=file
+///   kill-after, stop) TERRACE_INJECT_TIMES=1 TERRACE_INJECT_REPORT=file
 class Injected {
  public:
   explicit Injected(const Injection& injection);

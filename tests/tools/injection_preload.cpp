@@ -112,7 +112,7 @@ constexpr Call kCalls[] = {
 /// Of this family are those opens that may change a file.
 constexpr std::string_view kOpenToWrite = "open_to_write";
 
-enum class Fault { error, kill_before, kill_after };
+enum class Fault { error, kill_before, kill_after, stop };
 
 /// What to do, read once from the environment. The handler cannot be given it otherwise.
 struct Orders {
@@ -240,9 +240,13 @@ bool matches(const Call& call, const long (&arguments)[6], Path& place) {
   return below;
 }
 
-[[noreturn]] void kill_process() {
+void send_to_process(int signal) {
   const long process = make_call(SYS_getpid, {0, 0, 0, 0, 0, 0});
-  make_call(SYS_kill, {process, SIGKILL, 0, 0, 0, 0});
+  make_call(SYS_kill, {process, signal, 0, 0, 0, 0});
+}
+
+[[noreturn]] void kill_process() {
+  send_to_process(SIGKILL);
   while (true) make_call(SYS_pause, {0, 0, 0, 0, 0, 0});
 }
 
@@ -264,6 +268,10 @@ long carry_out(const Call& call, const long (&arguments)[6]) {
     return make_call(call.number, arguments);
   }
   if (orders.fault == Fault::error) return -orders.error;
+  if (orders.fault == Fault::stop) {
+    send_to_process(SIGSTOP);
+    return make_call(call.number, arguments);
+  }
   if (orders.fault == Fault::kill_after) make_call(call.number, arguments);
   kill_process();
 }
@@ -399,6 +407,8 @@ bool install() {
   const std::string fault = variable("TERRACE_INJECT_FAULT");
   if (fault == "kill-before" || fault == "kill-after") {
     orders.fault = fault == "kill-before" ? Fault::kill_before : Fault::kill_after;
+  } else if (fault == "stop") {
+    orders.fault = Fault::stop;
   } else if (!fault.empty()) {
     orders.error = errno_of(fault);
   }
@@ -421,4 +431,28 @@ bool install() {
 
 [[maybe_unused]] const bool installed = install();
 
+/// The mask without the trap's signal: a call of a thread that blocks it would end the process.
+int set_mask(int how, const sigset_t* set, sigset_t* before) {
+  sigset_t allowed;
+  if (set != nullptr) {
+    allowed = *set;
+    if (how != SIG_UNBLOCK) sigdelset(&allowed, SIGSYS);
+    set = &allowed;
+  }
+  constexpr long kKernelSetBytes = 8;
+  return static_cast<int>(-make_call(
+      SYS_rt_sigprocmask,
+      {how, reinterpret_cast<long>(set), reinterpret_cast<long>(before), kKernelSetBytes, 0, 0}));
+}
+
 }  // namespace
+
+// In the place of libc's, which the program calls by these names.
+extern "C" int pthread_sigmask(int how, const sigset_t* set, sigset_t* before) noexcept {
+  return set_mask(how, set, before);
+}
+extern "C" int sigprocmask(int how, const sigset_t* set, sigset_t* before) noexcept {
+  const int code = set_mask(how, set, before);
+  errno = code != 0 ? code : errno;
+  return code == 0 ? 0 : -1;
+}

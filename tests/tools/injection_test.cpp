@@ -75,7 +75,8 @@ TEST_F(InjectionTest, the_chosen_call_fails_and_no_other) {
 TEST_F(InjectionTest, the_process_is_killed_before_or_after_the_call) {
   for (const Strike strike : {Strike::killed_before, Strike::killed_after}) {
     fs::remove_all(output());
-    const Injected injected({.calls = {"rename"}, .below = {output()}, .nth = 1, .strike = strike});
+    // The lock takes its name first.
+    const Injected injected({.calls = {"rename"}, .below = {output()}, .nth = 2, .strike = strike});
     EXPECT_EQ(run(training(), injected.surroundings()).code, 128 + SIGKILL);
     EXPECT_THAT(injected.place(), EndsWith("run.json")) << injected.place();
     EXPECT_EQ(fs::exists(output() + "/run.json"), strike == Strike::killed_after);

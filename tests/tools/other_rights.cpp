@@ -18,7 +18,7 @@ void become_another_user() {
 void hide(const char* folder) {
   const bool hidden = ::unshare(CLONE_NEWNS) == 0 &&
                       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                      ::mount("none", folder, "tmpfs", 0, "size=4k") == 0;
+                      ::mount("none", folder, "tmpfs", MS_RDONLY, "size=4k") == 0;
   if (!hidden) ::_exit(kNotAllowed);
 }
 

@@ -13,7 +13,8 @@ inline constexpr int kNotAllowed = 126;
 /// As root, becomes a user to whom nothing belongs; another user is one already.
 void become_another_user();
 
-/// Lays an empty file system over the folder, for this process and what it starts.
+/// Lays an empty file system, which cannot be written to, over the folder, for this process and
+/// what it starts.
 void hide(const char* folder);
 
 }  // namespace terrace::tools::testing

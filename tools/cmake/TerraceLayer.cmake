@@ -22,6 +22,12 @@ if(TERRACE_SANITIZE MATCHES "thread")
   target_compile_definitions(terrace_options INTERFACE $<BUILD_INTERFACE:TERRACE_STD_WORKERS>)
 endif()
 
+# Messages of internal faults name a source as it lies in the tree, not where that was built. A cache
+# of compilations may have made the path relative to the build folder.
+file(RELATIVE_PATH terrace_tree ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+set(TERRACE_RELATIVE_PATHS
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= -fmacro-prefix-map=${terrace_tree}=)
+
 # terrace_layer(NAME SOURCES ... [ALONE ...] [LAYERS ...] [PUBLIC ...] [PRIVATE ...]): one layer's
 # library, `terrace::NAME`. LAYERS are the layers that it may include (tools/check holds it to them); PUBLIC
 # and PRIVATE are libraries of others that its headers or its bodies need. With TERRACE_PARSE_ONCE
@@ -37,6 +43,7 @@ function(terrace_layer name)
   set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(terrace_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_compile_options(terrace_${name} PRIVATE ${TERRACE_RELATIVE_PATHS})
   list(TRANSFORM arg_LAYERS PREPEND terrace_)
   target_link_libraries(terrace_${name}
     PUBLIC terrace_options ${arg_LAYERS} ${arg_PUBLIC} PRIVATE Threads::Threads ${arg_PRIVATE})

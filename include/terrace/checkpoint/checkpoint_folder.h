@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // The checkpoints of one output folder.
@@ -23,7 +24,8 @@ struct CheckpointList {
   std::vector<std::filesystem::path> unfinished;  ///< temporary names that a save left
 };
 
-/// Looks at every checkpoint-STEP in `output`: complete means that its marker is whole and every
+/// Looks at every checkpoint-STEP in `output`, its name written as a save writes it: a copy under
+/// another name is its user's. Complete means that its marker is whole and of that step, and every
 /// file has the size that the marker says. A folder that does not exist has none. Errors: io.
 [[nodiscard]] CheckpointList list_checkpoints(const std::filesystem::path& output);
 
@@ -40,10 +42,14 @@ void remove_checkpoint(const std::filesystem::path& folder);
 std::vector<std::filesystem::path> rotate_checkpoints(const std::filesystem::path& output,
                                                       std::int64_t save_total_limit);
 
-/// Deletes what interrupted saves of processes that are gone left in `output`; a complete
-/// checkpoint among it whose place is free (a kill just before the last rename) is put there
-/// instead. Returns how many were deleted. Errors: io.
+/// Deletes what interrupted saves left in `output`, whose lock is held: nobody else saves there. A
+/// complete checkpoint among it whose place is free (a kill just before the last rename) is put
+/// there instead. Returns how many were deleted. Errors: io.
 std::size_t remove_unfinished(const std::filesystem::path& output);
+
+/// Whether a save writes folders of that name into its output: checkpoints, and what is to become
+/// one, or the final model, under its temporary name.
+[[nodiscard]] bool is_name_of_save(std::string_view name);
 
 /// What a user's "--model DIR" or "--resume DIR" turned out to be.
 enum class FolderKind { model, checkpoint };

@@ -62,7 +62,8 @@ class ModelWeights : public StateSource {
   ModelWeights(const std::filesystem::path& folder, const model::Config& config,
                std::span<const TensorShape> expected, const WeightsOptions& options = {});
 
-  /// `parameter` and `master` alike: the stored value, exactly.
+  /// `parameter` and `master` alike: the stored value, exactly. Errors: data, naming file and
+  /// tensor, for values that are not finite.
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override;
 
@@ -106,13 +107,17 @@ struct WriteOptions {
 /// `tensors`. `folder` may exist and hold other files and an older model: the new one is written
 /// beside it and then takes its place, `config.json` removed first and put back last, so that a
 /// folder with one is whole at any instant. Returns the bytes written.
-/// Errors: io, naming bytes needed and free when they do not suffice; what `source` throws.
+/// Errors: numerics, as `HeldValues`, for weights that the model's dtype does not hold; io, naming
+/// bytes needed and free when they do not suffice; what `source` throws.
 std::uint64_t write_model_folder(const std::filesystem::path& folder, const ModelDescription& model,
                                  std::span<const TensorShape> tensors, StateSource& source,
                                  const WriteOptions& options = {});
 
 /// Whether the folder has a `config.json` and weights (safetensors, whole or not).
 [[nodiscard]] bool has_model(const std::filesystem::path& folder);
+
+/// Whether a model folder may have a file of that name: configuration, weights, tokenizer.
+[[nodiscard]] bool is_model_file(const std::string& name);
 
 /// The files of the folder's model, its tokenizer's aside, in an order in which they may be
 /// removed; none when it has no model.

@@ -52,6 +52,9 @@ class SafetensorsFile {
   SafetensorsFile& operator=(SafetensorsFile&&) = default;
   ~SafetensorsFile() = default;
 
+  /// Closes the file: each later read opens it anew.
+  void close() { file_.close(); }
+
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::uint64_t file_bytes() const { return file_.size(); }
   /// In the order of their data, which fills the file from `data_begin` to its end.

@@ -41,6 +41,10 @@ class ShardReader {
   struct Located {
     const SafetensorsFile* file = nullptr;
     const TensorEntry* entry = nullptr;
+
+    /// As `SafetensorsFile::read`. Errors also: data, naming file and tensor and how many of all
+    /// its values are not finite, when one of those that are read is not.
+    void read(std::int64_t first, std::span<float> values) const;
   };
   [[nodiscard]] std::optional<Located> find(std::string_view name) const;
   /// Every tensor of the set, in the order of files and data.

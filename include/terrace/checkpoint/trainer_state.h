@@ -10,8 +10,12 @@
 #include "terrace/data/fingerprint.h"
 #include "terrace/data/loader.h"
 #include "terrace/io/checksum.h"
+#include "terrace/io/run_id.h"
 
 namespace terrace::checkpoint {
+
+/// Settings by the names that users give them, as text.
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 /// One entry of the Trainer's `log_history`: what was logged at a step ("loss", "grad_norm",
 /// "learning_rate", "eval_loss", ...). A value that is not finite is kept as null in JSON and comes
@@ -56,6 +60,7 @@ void require_same_run(const RunIdentity& began_with, const RunIdentity& found,
 /// A run's small state: everything that is not a tensor. It is part of every checkpoint
 /// (`trainer_state.json`) and, with an empty history, of every commit of the page store.
 struct TrainerState {
+  io::RunId run;                 ///< whose state it is; none of what was saved before runs had ids
   std::int64_t global_step = 0;  ///< steps done, skipped ones included
   double epoch = 0;
   std::int64_t adam_step = 0;  ///< updates done: the step of the bias correction
@@ -68,9 +73,12 @@ struct TrainerState {
   LossScaleState loss_scale;
   RunIdentity identity;
   /// Names and values for people: versions of Terrace and its libraries, hardware, world size.
-  std::vector<std::pair<std::string, std::string>> versions;
-  /// Settings that the numbers depend on, as the configuration names them; see `differences`.
-  std::vector<std::pair<std::string, std::string>> numerics;
+  NamedValues versions;
+  NamedValues numerics;  ///< settings that losses follow from
+  NamedValues layout;    ///< settings that, beside those, the pages of a store follow from
+  /// How the optimizer keeps its state, by the keys of the configuration: what decides whether
+  /// another run can take the state over. Empty: not said.
+  NamedValues state_form;
   std::vector<LogRecord> log_history;
   /// Of a commit: the last steps, whose rows in metrics.jsonl may be lost to a kill or power cut.
   std::vector<StepRow> rows;
@@ -82,11 +90,5 @@ struct TrainerState {
 
 /// The inverse. Errors: corrupt, naming `where` and the key.
 [[nodiscard]] TrainerState parse_trainer_state(std::string_view json, std::string_view where);
-
-/// "learning_rate was 5e-05 and is 1e-04", for each numerical setting that differs, is new or is
-/// gone; what a resumed run prints.
-[[nodiscard]] std::vector<std::string> differences(
-    const std::vector<std::pair<std::string, std::string>>& before,
-    const std::vector<std::pair<std::string, std::string>>& now);
 
 }  // namespace terrace::checkpoint

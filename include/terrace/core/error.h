@@ -21,7 +21,7 @@ enum class ErrorKind {
   comm,           ///< a peer is lost or disagrees
   corrupt,        ///< a file that is read is truncated or altered
   data,           ///< a data or model file is missing, unreadable or not what it should be
-  numerics,       ///< too many steps without a finite gradient
+  numerics,       ///< a result that is not finite, or too many steps without a finite gradient
 };
 
 /// The program's exit code for an error of this kind: 0 is success, 130 and 143 are signals.

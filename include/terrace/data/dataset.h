@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,9 @@ struct DatasetOptions {
   std::int64_t vocab_size = Tokenizer::kVocabSize;
   /// How the user named the data, for messages.
   std::string flag = "--data";
+  /// What Terrace itself has written, which is no data: it is asked of each file, and of each entry
+  /// of a folder. Empty: nothing is.
+  std::function<bool(const std::filesystem::path&)> is_own = {};
 };
 
 /// How often something was met, and where first.
@@ -42,6 +46,7 @@ struct DatasetReport {
 
   Tally empty, binary, utf16, unsupported, unreadable;  ///< skipped, in folders only
   Tally hidden, linked_folders;                         ///< skipped, in folders only
+  Tally own;                                            ///< skipped: `DatasetOptions::is_own`
   Tally repeated;                                       ///< reached twice, taken once
 
   /// One line for each kind of file that was not simply taken; what `Dataset::open` logs.
@@ -61,7 +66,7 @@ struct DatasetReport {
 /// that was named and is not one of the supported is refused; in a folder it is skipped and
 /// counted, but a folder of whose bytes more than nine tenths are in unsupported formats is
 /// refused, so that no run trains on the README beside the data. Hidden files and links to folders
-/// are skipped.
+/// are skipped, and what Terrace itself has written there.
 ///
 /// Opening reads every file once, for the checks and the fingerprint; nothing is held in memory but
 /// paths and, for text with carriage returns, 8 bytes for 4096 tokens.
@@ -88,8 +93,8 @@ class Dataset {
   [[nodiscard]] const DatasetReport& report() const { return report_; }
 
   /// Tokens [first, first + target.size()) of the stream, which lie inside it. Allocates nothing
-  /// but what opening a file takes. Errors: data, when a file has changed since it was scanned (its
-  /// size or time of modification); io.
+  /// but what opening a file takes. A file that was touched or replaced since it was scanned is
+  /// read again from front to back: its contents decide. Errors: data, when they have changed; io.
   void read(std::int64_t first, std::span<std::int32_t> target) const;
 
  private:

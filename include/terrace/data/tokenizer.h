@@ -49,6 +49,9 @@ class Tokenizer {
 /// JSON; otherwise as `io::read_file`.
 [[nodiscard]] TokenizerKind identify_tokenizer(const std::filesystem::path& folder);
 
+/// Whether a file of that name is one of a tokenizer's.
+[[nodiscard]] bool is_tokenizer_file(std::string_view name);
+
 /// The tokenizer files that `folder` holds, in a fixed order: what a checkpoint copies, and what a
 /// resume compares. Empty for `TokenizerKind::none`. Errors: none; what cannot be seen is not
 /// listed.

@@ -29,6 +29,8 @@ struct Field {
   std::vector<std::string> choices = {};  ///< accepted words (any case), canonical spelling
   bool nullable = false;                  ///< "auto" and null mean "not given"
   bool split_commas = true;               ///< lists as text: "A,B" is two items
+  /// Words that other programs take here (any case), each with what to write instead.
+  std::vector<std::pair<std::string, std::string>> refused = {};
   /// Stores a value of the right type. `what` names the option in errors (sizes are parsed here).
   std::function<void(const OptionValue&, const std::string& what)> set = {};
   std::function<OptionValue()> get = {};
@@ -52,6 +54,8 @@ struct Field {
 /// Whether the compute type is `mine` (as `bf16.enabled` says it): true sets it, false turns it
 /// into FP32 where it was `mine` or not given.
 [[nodiscard]] Field dtype_switch(std::optional<DType>& member, DType mine);
+/// The same field, which refuses these words with what to write instead.
+[[nodiscard]] Field refusing(Field field, std::vector<std::pair<std::string, std::string>> words);
 /// A size in bytes; shares in per cent are refused.
 [[nodiscard]] Field size_field(std::uint64_t& member);
 
@@ -100,9 +104,15 @@ template <class T>
   return result;
 }
 
-/// Reads the text form, as on a command line. Errors: usage, `what` being the subject.
+/// Reads the text form, as on a command line; an integer may end with k, M, G or T, powers of ten.
+/// Errors: usage, `what` being the subject, with the way on where there is one.
 [[nodiscard]] OptionValue parse_text(const Field& field, std::string_view text,
                                      const std::string& what);
+/// Refuses the words of `Field::refused`. Errors: as `parse_text`.
+void require_not_refused(const Field& field, std::string_view text, const std::string& what);
+/// What to write in place of a text that is no value of the field: ": a share is not taken, ...";
+/// "" where nothing better is known than what is expected.
+[[nodiscard]] std::string way_on(const Field& field, std::string_view text);
 /// The text form, which `parse_text` reads back; "" for "not given".
 [[nodiscard]] std::string to_text(const OptionValue& value);
 /// "an integer", "true or false", "one of auto, cpu, cuda": for errors and help.

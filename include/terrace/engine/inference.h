@@ -25,16 +25,18 @@ struct Evaluation {
   [[nodiscard]] double tokens_per_second() const;
 };
 
-/// Runs every sequence of `loader` (one epoch, in order) through the executor's evaluation, `rows`
-/// at a time; no step may be under way. `progress` is called before each micro-batch, with
-/// sequences in place of bytes.
+/// Runs every sequence of `loader` (one epoch) through the executor's evaluation, `rows` at a time;
+/// no step may be under way. `progress` is called before each micro-batch, with sequences in place
+/// of bytes.
 [[nodiscard]] Evaluation evaluate(Executor& executor, const data::Loader& loader, std::int64_t rows,
                                   const ProgressFunction& progress = {});
 
 /// Evaluates the model of `settings.model` (a folder, a checkpoint or an output folder) on
-/// `settings.data.files`. Errors: does_not_fit, before anything is allocated, when the model and
-/// one batch are more than `--host_memory` allows; usage for a preset, which has no weights; as
-/// `set_up`, `open_data`. Throws `Stopped` when `watch` is asked to stop.
+/// `settings.data.files`: on every token of them but the first. Errors: does_not_fit, before
+/// anything is allocated, when the model and one batch are more than `--host_memory` allows; usage
+/// for a preset, which has no weights; data, naming the tensor, for weights that are not finite;
+/// numerics for a loss that is not, or weights that the compute type does not hold; as `set_up`,
+/// `open_dataset`. Throws `Stopped` when `watch` is asked to stop.
 [[nodiscard]] Evaluation evaluate_model(const Settings& settings, Watch& watch, Log& log);
 
 struct GenerateOptions {
@@ -48,10 +50,10 @@ struct GenerateOptions {
 
 /// Continues a prompt, token by token: each is drawn by a counter-based generator keyed by (seed,
 /// position), so the same call gives the same text. Hands each piece of text to `take` as it comes.
-/// Positions beyond the model's length see the last ones only. Returns the number of tokens drawn.
-/// Errors: does_not_fit as `evaluate_model`; data, when the model's tokenizer is not supported;
-/// usage for a preset or a prompt that the tokenizer cannot encode.
-/// Throws `Stopped` when `watch` is asked to stop.
+/// Positions beyond the model's length see the last ones only; of a prompt that is said. Returns
+/// the number of tokens drawn. Errors: does_not_fit and numerics (logits that are not finite) as
+/// `evaluate_model`; data, when the model's tokenizer is not supported; usage for a preset or a
+/// prompt that the tokenizer cannot encode. Throws `Stopped` when `watch` is asked to stop.
 std::int64_t generate(const Settings& settings, const GenerateOptions& options, Watch& watch,
                       Log& log, const std::function<void(std::string_view)>& take);
 

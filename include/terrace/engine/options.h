@@ -17,6 +17,18 @@
 /// documentation and the record of a run all follow from an `OptionTable`.
 namespace terrace::engine {
 
+/// What another value of an option changes when a run goes on with it. `unsaid` is for options that
+/// no run keeps, those of other subcommands than `train`.
+enum class Effect {
+  unsaid,
+  nothing,            ///< neither the losses to come nor where state lies
+  as_another,         ///< the same as another option, which says it
+  identity,           ///< the run would be another one, and is refused
+  losses,             ///< the losses to come
+  layout,             ///< which pages a store has, so that a committed one cannot be followed
+  losses_and_layout,  ///< both
+};
+
 /// One option. `field` binds it to a member of the caller's settings, whose value at that time is
 /// the default.
 struct Option {
@@ -25,11 +37,13 @@ struct Option {
   /// Flag names without "--", with `_` (the command line takes `-` alike), the canonical one first.
   std::vector<std::string> flags = {};
   Field field = {};
+  Effect effect = Effect::unsaid;
   std::string help = {};  ///< a phrase, without unit and default
   std::string unit = {};  ///< "sequences", "seconds"; empty when there is none
   /// Shown in place of the default when that is not a plain value: "5e-5, or the preset's own".
   std::string default_note = {};
   double minimum = -std::numeric_limits<double>::infinity();
+  /// Infinity: what any count or number may be, see `OptionTable::add`.
   double maximum = std::numeric_limits<double>::infinity();
   bool positional = false;  ///< given without a flag, in the order of declaration
   bool required = false;    ///< checked after parsing
@@ -54,6 +68,8 @@ class OptionTable {
  public:
   /// Starts a group of the help.
   void group(std::string title);
+  /// Where the option has no maximum, a count is at most 10^15, far below what its product with
+  /// another small number would overflow, and a number at most what FP32 holds.
   void add(Option option);
   void add_foreign_keys(std::vector<Foreign> keys);
   void add_foreign_flags(std::vector<Foreign> flags);
@@ -126,6 +142,8 @@ void judge(OptionTable& table, const Foreign& foreign, const std::string& shown,
 [[nodiscard]] std::string help_text(const OptionTable& table, std::size_t width = 100);
 /// The table as a Markdown document.
 [[nodiscard]] std::string markdown(const OptionTable& table);
+/// How a setting is named to people: by its flag, or else by its key.
+[[nodiscard]] const std::string& name_of(const Option& option);
 /// Every option that has a key, nested by its path, as a file has it.
 [[nodiscard]] std::string to_json(const OptionTable& table);
 

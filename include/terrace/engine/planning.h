@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "terrace/core/log.h"
 #include "terrace/engine/settings.h"
@@ -11,7 +12,8 @@
 namespace terrace::engine {
 
 /// The dtype to compute in: what was asked for, else bf16 where matrix products have instructions
-/// for it, else fp32. Errors: usage for fp16, which the host device does not compute in.
+/// for it or the state format needs it, else fp32. Errors: usage for fp16, which the host device
+/// does not compute in.
 [[nodiscard]] DType choose_dtype(const Settings& settings, const kernels::Ops& ops);
 
 /// The batch of one micro-batch: rows and tokens a row. `settings.batch` is resolved.
@@ -35,6 +37,7 @@ struct PlanBasis {
   /// bytes of parameters it holds as well.
   std::optional<std::uint64_t> store_parameter_bytes = {};
   bool device_is_ram = true;  ///< as `PlanRequest::device_is_ram`
+  int threads = 1;            ///< as `PlanRequest::threads`
   std::string device_budget_source = "--device_memory";
   /// What the run gives back on the drives of `--swap` before it makes its store.
   std::uint64_t freed_disk_bytes = 0;
@@ -56,12 +59,21 @@ struct PlanBasis {
 /// the modelled clock, by the figures of `--profile`, and by assumed ones where it gives none. The
 /// first that fits is kept unless another one takes at least 1 % less, or does without the drives
 /// that it uses. Once one fits that has parameters in RAM, none is tried that has them on disk. The
-/// same model, settings, budgets and profile always make the same plan.
+/// same model, settings, threads, budgets and profile always make the same plan.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});
 
-/// Bytes by tier and purpose, for people: one line each, the total first.
+/// What a process takes of RAM beside the regions of its plan: a name for it, and an upper bound.
+struct ProcessBytes {
+  std::string purpose;
+  std::uint64_t bytes = 0;
+};
+/// With the host tier, and the device tier where that is RAM, they sum to what the run claims.
+[[nodiscard]] std::vector<ProcessBytes> process_rows(const plan::Plan& plan);
+
+/// Bytes by tier and purpose, for people: one line each, the total first; then the process's own,
+/// and the sum of what is RAM.
 [[nodiscard]] std::string memory_table(const plan::Plan& plan);
 
 /// Bytes that a step moves on a lane.

@@ -28,6 +28,10 @@ using Fact = std::pair<std::string, std::string>;
 /// length, numbers, placement. The caller adds what it found out (model, data, threads and their
 /// reason).
 [[nodiscard]] std::vector<Fact> facts_of(const Settings& settings);
+/// What of a schedule a run of so many steps does not see: a peak that is never reached, a decay
+/// that ends too early.
+[[nodiscard]] std::vector<std::string> schedule_warnings(
+    const optim::LearningRateSchedule& schedule, std::int64_t steps);
 /// "Settings" and a line a fact.
 [[nodiscard]] std::string settings_table(const std::vector<Fact>& facts);
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "terrace/core/log.h"
 #include "terrace/core/workers.h"
@@ -34,6 +35,12 @@ enum class SetupUse { run, plan };
 /// asked for. Errors: usage for a device, a dtype or ranks that are not there; as `find_model`.
 [[nodiscard]] RunSetup set_up(const Settings& settings, Log& log, SetupUse use = SetupUse::run);
 
+/// Opens files and folders that were given as `flag` for a model. What runs have written is no data
+/// and is passed over. Errors: as `data::Dataset::open`.
+[[nodiscard]] std::shared_ptr<const data::Dataset> open_dataset(
+    const std::vector<std::string>& files, const char* flag, const Settings& settings,
+    const ModelSource& source, Log& log);
+
 /// A run's samples.
 struct RunData {
   std::shared_ptr<const data::Dataset> dataset;
@@ -41,7 +48,8 @@ struct RunData {
   std::unique_ptr<data::Loader> validation;  ///< null: nothing to evaluate on
 };
 
-/// Opens the data for sequences of `length` tokens. Errors: as `data::Dataset::open`.
+/// Opens the data of a training run for sequences of `length` tokens. Errors: as `open_dataset`,
+/// `data::Sequences` and `data::split`.
 [[nodiscard]] RunData open_data(const Settings& settings, const ModelSource& source,
                                 std::int64_t length, Log& log);
 

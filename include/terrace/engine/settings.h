@@ -78,6 +78,7 @@ struct ScheduleSettings {
   double warmup_ratio = 0;
   optim::WarmupShape warmup_shape = optim::WarmupShape::linear;
   double warmup_min_lr = 0;                 ///< the rate before the first update
+  double warmup_min_ratio = 0;              ///< WarmupCosineLR's word for it, a share of the rate
   double min_lr_ratio = 0;                  ///< the decay ends at this share of the rate
   std::optional<std::int64_t> total_steps;  ///< length of the decay; empty: of the run
 };
@@ -109,7 +110,8 @@ struct OutputSettings {
   std::string resume;  ///< "": start anew, "auto": the newest state in `folder`, else a checkpoint
   bool overwrite = false;
   bool dry_run = false;
-  std::string trace;  ///< Chrome trace file; empty: none
+  bool no_lock = false;  ///< go on where locks do not work
+  std::string trace;     ///< Chrome trace file; empty: none
   StepRange trace_steps{1, 5};
 };
 

@@ -36,8 +36,9 @@ class StateTransfer final : public checkpoint::StateSource {
   /// they start at zero otherwise) and the parameters from the masters.
   void load(checkpoint::StateSource& source, bool moments, const ProgressFunction& progress = {});
 
-  /// Fills the parameters from the masters that the store has; all masters are on disk.
-  void load_parameters_from_store(const ProgressFunction& progress = {});
+  /// Fills the parameters from the masters that the store has; all masters are on disk. Returns
+  /// whether the compute type holds all that were read: those of parameters in the store are not.
+  [[nodiscard]] bool load_parameters_from_store(const ProgressFunction& progress = {});
 
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override;

@@ -13,8 +13,6 @@ namespace terrace::engine {
 struct StepInputs {
   Step step;
   std::int64_t target_tokens = 0;  ///< of the whole global batch; the loss is their mean
-  /// The newest state that a user could go back to, for the error that ends a run; may be empty.
-  std::string last_saved = {};
 };
 
 /// What became of a step.
@@ -27,8 +25,9 @@ struct StepOutcome {
   std::int64_t updates = 0;   ///< done so far, this step's included
   std::int64_t skipped = 0;   ///< steps skipped so far
   std::int64_t skipped_in_a_row = 0;
-  bool skip = false;  ///< gradients were not finite; nothing was changed
-  std::string nonfinite_parameter;
+  bool skip = false;      ///< loss or gradients were not finite; nothing was changed
+  bool gives_up = false;  ///< it is one skip in a row too many
+  std::string nonfinite;  ///< of a skip, what was not: "the loss", "the gradient of w"
 };
 
 /// Work a second to which each lane is held, by `plan::Lane`: FLOP on the compute lane, the bytes

@@ -18,7 +18,10 @@ struct Fingerprint {
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
+class InputFile;
+
 /// Reads the whole file. Errors: as `InputFile`.
+[[nodiscard]] Fingerprint fingerprint_file(const InputFile& file);
 [[nodiscard]] Fingerprint fingerprint_file(const std::filesystem::path& path);
 
 }  // namespace terrace::io

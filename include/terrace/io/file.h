@@ -11,13 +11,15 @@
 
 #include "terrace/core/error.h"
 #include "terrace/core/unique_handle.h"
+#include "terrace/io/entry.h"
 
 namespace terrace::io {
 
-/// What changes with a file's contents, whoever changes them.
+/// What changes with a file's contents, whoever changes them, though it may change without them.
 struct FileStamp {
   std::uint64_t bytes = 0;
   std::int64_t modified_ns = 0;  ///< since 1970
+  std::uint64_t inode = 0;       ///< another one where a file was replaced
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
@@ -38,10 +40,15 @@ class InputFile {
   /// Its stamp now. One that is replaced by another of its name keeps its own.
   [[nodiscard]] FileStamp stamp() const;
 
+  /// Closes it: each later read opens the file anew, which must be the same still.
+  void close() { descriptor_.reset(); }
+
   /// Fills `target` from `offset`, over as many system calls as that takes.
   void read(std::uint64_t offset, std::span<std::byte> target) const;
 
  private:
+  [[nodiscard]] FileDescriptor open() const;
+
   std::filesystem::path path_;
   ErrorKind missing_;
   FileDescriptor descriptor_;
@@ -128,11 +135,9 @@ void sync_folder(const std::filesystem::path& folder);
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// The same for all names of a folder, whether it is there or not: absolute, links followed,
-/// without a slash at the end.
+/// without a slash at the end. Errors: io, where a relative one lies below a working folder that
+/// has been removed.
 [[nodiscard]] std::filesystem::path plain_path(const std::filesystem::path& path);
-
-/// Whether there is anything of that name. What cannot be looked at counts as not there.
-[[nodiscard]] bool is_there(const std::filesystem::path& path);
 
 /// Removes a file, or a folder with all it holds; that there is none is no error. Follows no link.
 /// The space is free when it returns, also where something still has the files open: the kernel
@@ -140,8 +145,12 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// Returns why what is left could not be removed.
 [[nodiscard]] std::error_code remove_with_space(const std::filesystem::path& path);
 
-/// Removes the temporary files that a killed `OutputFile` left in `folder` (not below it); those
-/// of live processes stay. Returns how many. Errors: kind `io`.
+/// Whether an `OutputFile` gives such a name to what it has not committed yet.
+[[nodiscard]] bool is_temporary_name(std::string_view name);
+
+/// Removes the temporary files that a killed `OutputFile` left in `folder` (not below it). Who
+/// calls it knows that nobody writes there: the process that a name carries may be another one by
+/// now, or one of another container. Returns how many. Errors: kind `io`.
 std::size_t remove_temporaries(const std::filesystem::path& folder);
 
 }  // namespace terrace::io

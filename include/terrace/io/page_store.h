@@ -17,6 +17,7 @@
 #include "terrace/core/progress.h"
 #include "terrace/io/engine.h"
 #include "terrace/io/phases.h"
+#include "terrace/io/run_id.h"
 #include "terrace/io/turns.h"
 
 namespace terrace::io {
@@ -44,6 +45,8 @@ struct StoreFolder {
 };
 
 struct PageStoreOptions {
+  /// Of a new store; a number for it is drawn where there is none.
+  StoreId id;
   /// 2: a step writes beside the committed state, and a crash costs nothing. 1: half the space, but
   /// a crash between a page's first write and the commit loses the state of this store.
   int extents_per_page = 2;
@@ -105,8 +108,16 @@ class PageStore {
                                                          std::span<const PageSpec> pages,
                                                          const PageStoreOptions& options, Log& log);
   /// Whether `create` has come as far as a manifest there, without which nothing was ever
-  /// committed.
+  /// committed. The manifest takes its name when it is whole.
   [[nodiscard]] static bool is_made(const std::filesystem::path& first_folder);
+  /// What the files in one folder of a store say of it.
+  struct Head {
+    StoreId id;
+    std::vector<std::filesystem::path> folders;  ///< of the whole store; the manifest alone knows
+    std::size_t place = 0;                       ///< of this folder among them
+  };
+  /// Reads no more than the head of a file, and needs no lock. None where no file says it.
+  [[nodiscard]] static std::optional<Head> describe(const std::filesystem::path& folder);
   /// Opens the store whose manifest lies in the first folder, at its last commit. When one folder
   /// is given, the others are those that the store was made with. `extents_per_page` and
   /// `run_state_bytes_max` are the store's own. Waits until the writes of a run that was killed
@@ -174,12 +185,15 @@ class PageStore {
   PageStore(std::vector<std::filesystem::path> folders, const PageStoreOptions& options, Log& log);
 
   [[nodiscard]] std::unique_ptr<Engine> new_engine(EngineOptions options) const;
+  /// A short queue: enough for flushes, headers and the manifest.
+  [[nodiscard]] std::unique_ptr<Engine> new_small_engine() const;
   /// Opens the data files in order, so that their ids are 0, 1, ...; then those of scratch.
   void open_data_files(Engine& engine) const;
   [[nodiscard]] std::filesystem::path data_path(std::size_t file) const;
   /// The table that has the page. Errors: `internal` when none has.
   [[nodiscard]] PageTable& table_of(PageId id) const;
-  void create_data_files(std::uint64_t identity);
+  void create_data_files(const StoreId& id);
+  void create_manifest(const StoreId& id);
   void check_data_files();
   /// Marks a store with one extent a page as being overwritten, before the first write after a
   /// commit.

@@ -14,10 +14,11 @@ struct LossScaleOptions {
   double min_loss_scale = 1;
 };
 
-/// The loss scale of fp16 training: halved on an overflow once `hysteresis` - 1 overflows have been
-/// let pass, doubled after each `loss_scale_window` steps in a row without one. The passes are
-/// given back at a doubling, or with `consecutive_hysteresis` at every good step. bf16 has no scale
-/// (use `LossScaler::none`). Thread-compatible.
+/// The loss scale of fp16 training, as DeepSpeed has it: halved on an overflow once `hysteresis` -
+/// 1 overflows have been let pass, doubled after each `loss_scale_window` steps in a row without
+/// one, of which the first after an overflow does not count. The passes are given back at a
+/// doubling, or with `consecutive_hysteresis` at every good step. bf16 has no scale (use
+/// `LossScaler::none`). Thread-compatible.
 class LossScaler {
  public:
   /// What a checkpoint keeps.

@@ -42,6 +42,13 @@ struct StateEntry {
 /// The sum over `state_entries`.
 [[nodiscard]] std::size_t state_bytes_per_parameter(OptimizerType type, StateFormat format);
 
+/// Those of them that are moments.
+[[nodiscard]] std::vector<StateKind> moments_of(OptimizerType type);
+
+/// Whether one optimizer can go on with the moments of the other: they keep the same ones and mean
+/// the same by them. AdamW and Adam differ in the decay alone.
+[[nodiscard]] bool share_moments(OptimizerType one, OptimizerType other);
+
 /// "fp32", "split".
 [[nodiscard]] std::string_view name_of(MasterFormat format);
 [[nodiscard]] std::optional<MasterFormat> master_format_named(std::string_view name);

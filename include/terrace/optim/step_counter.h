@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 namespace terrace::optim {
 
@@ -26,10 +25,12 @@ class StepCounter {
   [[nodiscard]] std::int64_t next_update() const { return state_.updates + 1; }
 
   void count_update();
-  /// `parameter`: the one whose gradient was not finite; `last_good`: the newest state that a user
-  /// can go back to, "" when there is none.
-  /// Errors: numerics, with both, at the `skips_max`-th skip in a row.
-  void count_skip(std::string_view parameter, std::string_view last_good);
+  void count_skip();
+
+  /// Whether the skips in a row are as many as end the training.
+  [[nodiscard]] bool gives_up() const {
+    return skips_max_ > 0 && state_.skipped_in_a_row >= skips_max_;
+  }
 
   [[nodiscard]] const State& state() const { return state_; }
   void restore(const State& state) { state_ = state; }

@@ -116,6 +116,10 @@ struct PlanRequest {
   std::int64_t chunk_elements = std::int64_t{1} << 21;  ///< a multiple of 2048
   int chunk_slots = 4;                                  ///< chunks in flight from and to disk
   int prefetch_units = 1;  ///< of streamed parameters and boundaries: units ahead
+  /// For whoever adds up what the process takes beside its plan: how many threads compute, and how
+  /// many steps are traced.
+  int threads = 1;
+  std::int64_t traced_steps = 0;
 };
 
 /// The range of elements that one optimizer task reads, updates and writes.
