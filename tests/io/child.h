@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <iostream>
 #include <stdexcept>
 
 namespace terrace::testing {
@@ -38,14 +39,15 @@ class Child {
   pid_t pid_ = 0;
 };
 
-/// What `body` returns in a child that it ends; 99 where it throws.
+/// What `body` returns in a child that it ends; where it throws, that is printed and gives 99.
 inline int in_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     int code = 99;
     try {
       code = body();
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
+      std::cerr << "in the child: " << error.what() << std::endl;
     }
     ::_exit(code);
   }

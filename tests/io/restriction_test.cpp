@@ -7,18 +7,16 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
-#include <iostream>
 #include <string>
 #include <vector>
 
+#include "io/child.h"
 #include "io/page_contents.h"
 #include "io/small_file_system.h"
 #include "io/temporary_folder.h"
@@ -31,29 +29,12 @@ namespace terrace::io {
 namespace {
 
 using terrace::testing::fill_page;
+using terrace::testing::in_child;
 using terrace::testing::same_bytes;
 using terrace::testing::SmallFileSystem;
 using terrace::testing::TemporaryFolder;
 
 constexpr std::uint64_t kBytes = 24 * kMiB;
-constexpr int kFailed = 99;
-
-/// The exit code of `body` in a child; an exception there is printed and gives kFailed.
-int in_child(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int code = kFailed;
-    try {
-      code = body();
-    } catch (const std::exception& error) {
-      std::cerr << "in the child: " << error.what() << std::endl;
-    }
-    ::_exit(code);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-}
 
 /// Makes the system call `number` fail with `error` from now on.
 void forbid(std::uint32_t number, int error) {
