@@ -33,7 +33,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+constexpr const char* kBrokenTensor = "model.embed_tokens.weight";
 constexpr const char* kNormName = "model.norm.weight";
 
 /// A model whose embedding of '~' is zero, and of which the norms divide by its length alone: the
@@ -48,7 +48,7 @@ class NonFiniteTest : public TrainingTest {
         folder_ / "model", config,
         [](const std::string& tensor, std::int64_t first, std::span<float> values) {
           for (std::size_t i = 0; i < values.size(); ++i) {
-            if (tensor == kEmbeddingName && (first + static_cast<std::int64_t>(i)) / 18 == '~') {
+            if (tensor == kBrokenTensor && (first + static_cast<std::int64_t>(i)) / 18 == '~') {
               values[i] = 0;
             }
           }
@@ -297,7 +297,7 @@ TEST_F(DivergedTest, weights_that_are_not_finite_are_never_saved) {
     settings.cadence.save_steps = save_steps;
     const Result result = train_run(settings);
     EXPECT_EQ(result.code, 7) << result.error;
-    EXPECT_THAT(result.error, AllOf(HasSubstr(kEmbeddingName), HasSubstr("not finite"),
+    EXPECT_THAT(result.error, AllOf(HasSubstr(kBrokenTensor), HasSubstr("not finite"),
                                     HasSubstr("begin anew with --overwrite_output_dir")));
     EXPECT_FALSE(checkpoint::newest_checkpoint(settings.output.folder).has_value());
     EXPECT_FALSE(checkpoint::has_model(settings.output.folder));
@@ -326,14 +326,14 @@ TEST_F(DivergedTest, the_cause_is_named_and_the_way_back_leads_before_it) {
     const std::string saved = fs::path(settings.output.folder) / "checkpoint-2";
     EXPECT_THAT(result.error,
                 AllOf(HasSubstr("the loss of step 4 is not finite, and neither are the weights"),
-                      HasSubstr(kEmbeddingName), HasSubstr("--resume " + saved),
+                      HasSubstr(kBrokenTensor), HasSubstr("--resume " + saved),
                       Not(HasSubstr("lower learning rate")), Not(HasSubstr("--resume auto"))));
     EXPECT_EQ(checkpoint::newest_checkpoint(settings.output.folder)->step, 2);
     if (state != Placement::nvme) continue;
     EXPECT_THAT(result.error, HasSubstr("terrace swap clean " + (folder_ / "swap").string()));
     const Result again = train_run(settings);
     EXPECT_EQ(again.code, 4) << again.error;
-    EXPECT_THAT(again.error, AllOf(HasSubstr("the store in"), HasSubstr(kEmbeddingName),
+    EXPECT_THAT(again.error, AllOf(HasSubstr("the store in"), HasSubstr(kBrokenTensor),
                                    HasSubstr("--resume " + saved)));
     // What was advised works.
     for (const auto& entry : fs::directory_iterator(folder_ / "swap")) fs::remove_all(entry);
