@@ -144,7 +144,7 @@ ContainerLimits read_container_limits(const fs::path& root) {
 
 Limit available_memory(const fs::path& root) {
   // What sysinfo calls free leaves out the page cache, most of which could be had too.
-  const Limit host = host_memory(root, "MemAvailable", &SystemInfo::freeram);
+  Limit host = host_memory(root, "MemAvailable", &SystemInfo::freeram);
   const ContainerLimits limits = read_container_limits(root);
   if (!limits.memory_bytes) return host;
   const double left =
@@ -153,7 +153,7 @@ Limit available_memory(const fs::path& root) {
 }
 
 Limit total_memory(const fs::path& root) {
-  const Limit host = host_memory(root, "MemTotal", &SystemInfo::totalram);
+  Limit host = host_memory(root, "MemTotal", &SystemInfo::totalram);
   const ContainerLimits limits = read_container_limits(root);
   if (limits.memory_bytes && limits.memory_bytes->value < host.value) return *limits.memory_bytes;
   return host;

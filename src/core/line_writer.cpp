@@ -44,7 +44,7 @@ class SignalsBlocked {
   SignalsBlocked& operator=(const SignalsBlocked&) = delete;
 
  private:
-  sigset_t former_;
+  sigset_t former_ = {};
 };
 
 }  // namespace
