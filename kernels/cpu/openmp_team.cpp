@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 
 #include "terrace/core/error.h"
@@ -37,8 +38,8 @@ OpenMpTeam::~OpenMpTeam() {
 
 void require_team(int threads) {
   if (threads <= 1) return;
-  require_threads(threads);  // libgomp ends the process where the system refuses it one
-  int found = 0;
+  require_threads(threads);   // libgomp ends the process where the system refuses it one
+  std::atomic<int> found{0};  // any of the team sets it
   std::async(std::launch::async, [&] {
     const OpenMpTeam team(threads);
 #pragma omp parallel
@@ -50,7 +51,7 @@ void require_team(int threads) {
   require(found == threads, ErrorKind::usage,
           "OpenMP gives a team of {} where {} threads were asked for: unset its variables in the "
           "environment (OMP_*, GOMP_*, KMP_*), or ask for {} (--threads)",
-          found, threads, found);
+          found.load(), threads, found.load());
 }
 
 bool is_in_openmp_region() { return omp_in_parallel() != 0; }
