@@ -6,8 +6,8 @@
 #include "bench_disk.h"
 #include "bench_optimizer.h"
 #include "subcommand.h"
+#include "terrace/config/profile.h"
 #include "terrace/core/error.h"
-#include "terrace/engine/profile.h"
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 #include "terrace/io/run_folder.h"
@@ -17,57 +17,57 @@ namespace {
 
 // Options that several benchmarks have, each said once.
 
-void add_threads(engine::OptionTable& table, int& threads) {
+void add_threads(config::OptionTable& table, int& threads) {
   table.add({.flags = {"threads"},
-             .field = engine::field(threads),
+             .field = config::field(threads),
              .help = "threads; 0: what affinity and container give",
              .unit = "threads",
              .minimum = 0});
 }
 
-void add_repetitions(engine::OptionTable& table, int& repetitions) {
+void add_repetitions(config::OptionTable& table, int& repetitions) {
   table.add({.flags = {"repetitions"},
-             .field = engine::field(repetitions),
+             .field = config::field(repetitions),
              .help = "measured repetitions, of which the median is shown",
              .unit = "repetitions",
              .minimum = 1});
 }
 
-void add_json(engine::OptionTable& table, bool& json) {
+void add_json(config::OptionTable& table, bool& json) {
   table.add({.flags = {"json"},
-             .field = engine::field(json),
+             .field = config::field(json),
              .help = "write the result as one JSON object"});
 }
 
-void add_parameters(engine::OptionTable& table, OptimizerBenchOptions& options) {
+void add_parameters(config::OptionTable& table, OptimizerBenchOptions& options) {
   table.add({.flags = {"parameters"},
-             .field = engine::field(options.parameters),
+             .field = config::field(options.parameters),
              .help = "length of the range that is updated",
              .unit = "parameters",
              .minimum = 1});
 }
 
-void add_model(engine::OptionTable& table, ComputeBenchOptions& options) {
-  table.add({.flags = {"model"}, .field = engine::field(options.model), .help = "a preset"});
+void add_model(config::OptionTable& table, ComputeBenchOptions& options) {
+  table.add({.flags = {"model"}, .field = config::field(options.model), .help = "a preset"});
   table.add({.flags = {"rows", "batch_size"},
-             .field = engine::field(options.rows),
+             .field = config::field(options.rows),
              .help = "sequences computed at once",
              .unit = "sequences",
              .minimum = 1});
   table.add({.flags = {"sequence", "max_length"},
-             .field = engine::field(options.sequence),
+             .field = config::field(options.sequence),
              .help = "length of a sequence",
              .unit = "tokens",
              .minimum = 1});
   table.add({.flags = {"dtype"},
-             .field = engine::choices<DType>(options.dtypes,
+             .field = config::choices<DType>(options.dtypes,
                                              {{"bf16", DType::bf16}, {"fp32", DType::f32}}),
              .help = "compute types"});
 }
 
-void add_state_size(engine::OptionTable& table, DiskBenchOptions& options) {
+void add_state_size(config::OptionTable& table, DiskBenchOptions& options) {
   table.add({.flags = {"size"},
-             .field = engine::size_field(options.size),
+             .field = config::size_field(options.size),
              .help = "state that is moved; twice as much is reserved on the drives together",
              .unit = "bytes"});
 }
@@ -80,14 +80,14 @@ void show(const Result& result, bool json) {
 int run_copy(Context& context, const Arguments& arguments) {
   CopyBenchOptions options;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options");
   table.add({.flags = {"size"},
-             .field = engine::size_field(options.bytes),
+             .field = config::size_field(options.bytes),
              .help = "one copy",
              .unit = "bytes"});
   table.add({.flags = {"copies"},
-             .field = engine::field(options.copies),
+             .field = config::field(options.copies),
              .help = "copies queued behind each other in a repetition",
              .unit = "copies",
              .minimum = 1});
@@ -104,11 +104,11 @@ int run_optimizer(Context& context, const Arguments& arguments) {
   using optim::MasterFormat;
   OptimizerBenchOptions options;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options");
   add_parameters(table, options);
   table.add({.flags = {"state"},
-             .field = engine::choices<optim::StateFormat>(
+             .field = config::choices<optim::StateFormat>(
                  options.states, {{"fp32", {MasterFormat::fp32, DType::f32}},
                                   {"split", {MasterFormat::split, DType::f32}},
                                   {"fp32+bf16_moments", {MasterFormat::fp32, DType::bf16}},
@@ -116,12 +116,12 @@ int run_optimizer(Context& context, const Arguments& arguments) {
              .help = "formats of the optimizer's state"});
   table.add(
       {.flags = {"gradient"},
-       .field = engine::choices<DType>(
+       .field = config::choices<DType>(
            options.gradients, {{"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}}),
        .help = "types of the gradient"});
   add_threads(table, options.threads);
   table.add({.flags = {"every_target"},
-             .field = engine::field(options.every_target),
+             .field = config::field(options.every_target),
              .help = "measure every instruction set, not only the best one"});
   add_repetitions(table, options.repetitions);
   add_json(table, json);
@@ -131,9 +131,9 @@ int run_optimizer(Context& context, const Arguments& arguments) {
   return 0;
 }
 
-void add_paths(engine::OptionTable& table, std::vector<std::string>& paths, bool required) {
+void add_paths(config::OptionTable& table, std::vector<std::string>& paths, bool required) {
   table.add({.flags = {"path"},
-             .field = engine::field(paths),
+             .field = config::field(paths),
              .help = "folders, one a drive: DIR[,DIR]",
              .required = required});
 }
@@ -146,36 +146,36 @@ std::vector<std::filesystem::path> drives_of(const std::vector<std::string>& pat
   return drives;
 }
 
-void add_requests(engine::OptionTable& table, DiskBenchOptions& options) {
+void add_requests(config::OptionTable& table, DiskBenchOptions& options) {
   table.add({.flags = {"bs", "block"},
-             .field = engine::size_field(options.block),
+             .field = config::size_field(options.block),
              .help = "one transfer, a multiple of 256 KiB",
              .unit = "bytes"});
   table.add({.flags = {"iodepth", "depth"},
-             .field = engine::field(options.depth),
+             .field = config::field(options.depth),
              .help = "transfers in flight a drive",
              .unit = "transfers",
              .minimum = 1,
              .maximum = 4096});
   table.add({.flags = {"runtime"},
-             .field = engine::field(options.runtime_seconds),
+             .field = config::field(options.runtime_seconds),
              .help = "repeat at least until so much time was measured",
              .unit = "seconds",
              .minimum = 0});
   table.add({.flags = {"ioengine", "engine"},
-             .field = engine::choice<io::DriverKind>(
+             .field = config::choice<io::DriverKind>(
                  options.driver,
                  {{"io_uring", io::DriverKind::uring}, {"threads", io::DriverKind::threads}}),
              .help = "how requests reach the kernel"});
   table.add({.flags = {"sqpoll"},
-             .field = engine::field(options.sqpoll),
+             .field = config::field(options.sqpoll),
              .help = "let a kernel thread poll for requests"});
   table.add({.flags = {"buffered"},
-             .field = engine::field(options.buffered),
+             .field = config::field(options.buffered),
              .help = "measure through the page cache where O_DIRECT is refused, instead of ending "
                      "with exit code 5"});
   table.add({.flags = {"raw"},
-             .field = engine::field(options.raw),
+             .field = config::field(options.raw),
              .help =
                  "measure the same transfers by the engine alone too, in turns: what checksums, "
                  "versions and commits cost; reserves twice as much"});
@@ -185,7 +185,7 @@ int run_disk(Context& context, const Arguments& arguments) {
   DiskBenchOptions options;
   std::vector<std::string> paths;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options (fio's names)");
   add_paths(table, paths, true);
   add_state_size(table, options);
@@ -203,7 +203,7 @@ int run_disk(Context& context, const Arguments& arguments) {
 int run_compute(Context& context, const Arguments& arguments) {
   ComputeBenchOptions options;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options");
   add_model(table, options);
   add_threads(table, options.threads);
@@ -224,10 +224,10 @@ int run_all(Context& context, const Arguments& arguments) {
   int threads = 0;
   int repetitions = 5;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options");
   table.add({.flags = {"profile"},
-             .field = engine::field(file),
+             .field = config::field(file),
              .help = "the file that is written, for --profile of plan and train",
              .required = true});
   add_paths(table, paths, false);
@@ -248,7 +248,7 @@ int run_all(Context& context, const Arguments& arguments) {
   Attention attention(context);
   io::OutputFile output(file);  // what cannot be written is found before the minutes of measuring
   const plan::HardwareProfile profile = bench_all(options, attention.watch, context.log);
-  const std::string text = engine::profile_json(profile);
+  const std::string text = config::profile_json(profile);
   output.write(text);
   output.commit();
   print(json ? text : to_table(profile));

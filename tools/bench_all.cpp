@@ -10,7 +10,7 @@
 
 #include "terrace/core/clock.h"
 #include "terrace/core/units.h"
-#include "terrace/engine/report.h"
+#include "terrace/train/report.h"
 
 namespace terrace::tools {
 namespace {
@@ -34,7 +34,7 @@ void add_compute(const ComputeBench& bench, plan::HardwareProfile& profile) {
 /// The share of its own speed that each of compute and optimizer keeps while the other works: the
 /// mean of both. `compute` and `update` are what they reached alone.
 double shared_cores(const AllBenchOptions& options, const StepBench& compute,
-                    const OptimizerBenchVariant& update, engine::Watch& watch) {
+                    const OptimizerBenchVariant& update, train::Watch& watch) {
   ComputeBenchOptions steps = options.compute;
   steps.dtypes.resize(1);
   OptimizerBenchOptions updates = options.optimizer;
@@ -74,7 +74,7 @@ void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
 
 }  // namespace
 
-plan::HardwareProfile bench_all(const AllBenchOptions& options, engine::Watch& watch, Log& log) {
+plan::HardwareProfile bench_all(const AllBenchOptions& options, train::Watch& watch, Log& log) {
   plan::HardwareProfile profile;
   const auto device = device::make_host_device();
   log.info("measuring copies");
@@ -126,7 +126,7 @@ std::string to_table(const plan::HardwareProfile& profile) {
   }
   rows.push_back(
       {"  a task beside its work", fmt::format("{:.1f} us", profile.task_seconds * 1e6)});
-  return profile.name + "\n" + engine::aligned(rows);
+  return profile.name + "\n" + train::aligned(rows);
 }
 
 }  // namespace terrace::tools

@@ -4,8 +4,8 @@
 #include "bench_copy.h"
 #include "bench_disk.h"
 #include "bench_optimizer.h"
-#include "terrace/engine/watch.h"
 #include "terrace/plan/hardware_profile.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
@@ -19,7 +19,7 @@ struct AllBenchOptions {
 
 /// Measures this machine; says on `log` what it is about to do. What was not measured stays
 /// unknown. Errors: as the single benchmarks.
-[[nodiscard]] plan::HardwareProfile bench_all(const AllBenchOptions& options, engine::Watch& watch,
+[[nodiscard]] plan::HardwareProfile bench_all(const AllBenchOptions& options, train::Watch& watch,
                                               Log& log);
 
 /// Its known figures for people, a line each.

@@ -27,7 +27,7 @@ using kernels::View;
 /// The device, a stream, its operations, and memory that holds small finite numbers.
 class Bench {
  public:
-  Bench(const ComputeBenchOptions& options, const engine::Activity& measuring)
+  Bench(const ComputeBenchOptions& options, const train::Activity& measuring)
       : options_(options),
         measuring_(measuring),
         device_(device::make_host_device()),
@@ -56,7 +56,7 @@ class Bench {
 
  private:
   const ComputeBenchOptions& options_;
-  const engine::Activity& measuring_;
+  const train::Activity& measuring_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
   Log log_;
@@ -299,13 +299,13 @@ StepBench measure_step(const Bench& bench, const model::Config& config, model::B
 
 }  // namespace
 
-ComputeBench bench_compute(const ComputeBenchOptions& options, engine::Watch& watch) {
+ComputeBench bench_compute(const ComputeBenchOptions& options, train::Watch& watch) {
   require(options.rows > 0 && options.sequence > 0 && options.repetitions > 0, ErrorKind::usage,
           "bench compute: rows is {}, sequence {}, repetitions {}; each must be at least 1.",
           options.rows, options.sequence, options.repetitions);
   const model::Config& config = model::preset(options.model).config;
   const model::BatchShape shape{options.rows, options.sequence};
-  const engine::Activity measuring(watch, "measuring forward and backward");
+  const train::Activity measuring(watch, "measuring forward and backward");
   const Bench bench(options, measuring);
   ComputeBench result;
   result.machine = bench.ops().description();

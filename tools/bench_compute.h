@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "terrace/core/dtype.h"
-#include "terrace/engine/watch.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
@@ -60,7 +60,7 @@ struct ComputeBench {
 };
 
 /// Errors: usage, for an unknown model or numbers that are not positive.
-[[nodiscard]] ComputeBench bench_compute(const ComputeBenchOptions& options, engine::Watch& watch);
+[[nodiscard]] ComputeBench bench_compute(const ComputeBenchOptions& options, train::Watch& watch);
 
 /// {"schema": "terrace.bench.compute/1", "machine", "steps": [...]} with the
 /// members' names as keys.

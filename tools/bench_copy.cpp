@@ -31,7 +31,7 @@ struct Ends {
 
 class Bench {
  public:
-  Bench(device::Device& device, const CopyBenchOptions& options, const engine::Activity& measuring)
+  Bench(device::Device& device, const CopyBenchOptions& options, const train::Activity& measuring)
       : options_(options),
         measuring_(measuring),
         device_(device),
@@ -97,7 +97,7 @@ class Bench {
   }
 
   const CopyBenchOptions& options_;
-  const engine::Activity& measuring_;
+  const train::Activity& measuring_;
   device::Device& device_;
   Ends down_;
   Ends up_;
@@ -117,12 +117,11 @@ std::vector<std::pair<const char*, double>> rates_of(const CopyBench& bench) {
 
 }  // namespace
 
-CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options,
-                     engine::Watch& watch) {
+CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options, train::Watch& watch) {
   require(options.bytes > 0 && options.copies > 0 && options.repetitions > 0, ErrorKind::usage,
           "bench copy: size is {}, copies {}, repetitions {}; each must be at least 1",
           options.bytes, options.copies, options.repetitions);
-  const engine::Activity measuring(watch, "measuring copies");
+  const train::Activity measuring(watch, "measuring copies");
   Bench bench(device, options, measuring);
   const auto to_device = [&] { bench.to_device(bench.down().pinned.host()); };
   const auto to_host = [&] { bench.to_host(bench.up().pinned.host()); };

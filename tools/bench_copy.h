@@ -5,7 +5,7 @@
 
 #include "terrace/core/units.h"
 #include "terrace/device/device.h"
-#include "terrace/engine/watch.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
@@ -31,7 +31,7 @@ struct CopyBench {
 
 /// Errors: usage, for numbers that are not positive; out_of_memory, saying how much was needed.
 [[nodiscard]] CopyBench bench_copy(device::Device& device, const CopyBenchOptions& options,
-                                   engine::Watch& watch);
+                                   train::Watch& watch);
 
 /// {"schema": "terrace.bench.copy/1", ...} with the members' names as keys.
 [[nodiscard]] std::string to_json(const CopyBench& bench);

@@ -31,7 +31,7 @@ double cpu_seconds() {
 /// The state on the drives, the memory it moves to and from, and the ways.
 class Bench {
  public:
-  Bench(const DiskBenchOptions& options, engine::Activity& measuring, Log& log)
+  Bench(const DiskBenchOptions& options, train::Activity& measuring, Log& log)
       : options_(options),
         measuring_(measuring),
         page_bytes_(std::max<std::uint64_t>(4 * kMiB, options.block)),
@@ -159,7 +159,7 @@ class Bench {
   }
 
   DiskBenchOptions options_;
-  engine::Activity& measuring_;
+  train::Activity& measuring_;
   std::uint64_t page_bytes_;
   std::uint64_t pages_;
   io::RunFolder folder_;
@@ -207,9 +207,9 @@ void check(const DiskBenchOptions& options) {
 
 }  // namespace
 
-DiskBenchResult bench_disk(const DiskBenchOptions& options, engine::Watch& watch, Log& log) {
+DiskBenchResult bench_disk(const DiskBenchOptions& options, train::Watch& watch, Log& log) {
   check(options);
-  engine::Activity measuring(watch, "measuring the drives");
+  train::Activity measuring(watch, "measuring the drives");
   Bench bench(options, measuring, log);
   std::vector<Way> ways = {Way::store};
   if (options.raw) ways.insert(ways.end(), {Way::raw, Way::looked});

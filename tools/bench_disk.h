@@ -11,8 +11,8 @@
 #include "spread.h"
 #include "terrace/core/log.h"
 #include "terrace/core/units.h"
-#include "terrace/engine/watch.h"
 #include "terrace/io/engine.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
@@ -78,7 +78,7 @@ struct DiskBenchResult {
 /// turns, each pass by one way after the other and the next time in the opposite order. Leaves
 /// nothing behind. Errors: `usage`, `does_not_fit`; `io` when a drive fails, or refuses O_DIRECT
 /// and `buffered` is off.
-[[nodiscard]] DiskBenchResult bench_disk(const DiskBenchOptions& options, engine::Watch& watch,
+[[nodiscard]] DiskBenchResult bench_disk(const DiskBenchOptions& options, train::Watch& watch,
                                          Log& log);
 
 /// {"schema": "terrace.bench.disk/1", "read_gb_per_s": {"median", "p5", "p95"}, ...} with the

@@ -177,12 +177,12 @@ OptimizerBenchVariant report(const Variant& variant, const Variant& first, int t
 }  // namespace
 
 std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& options,
-                                                   engine::Watch& watch) {
+                                                   train::Watch& watch) {
   require(options.parameters > 0, ErrorKind::usage, "--parameters is {}, expected 1 or more.",
           options.parameters);
   require(options.repetitions > 0, ErrorKind::usage, "--repetitions is {}, expected 1 or more.",
           options.repetitions);
-  const engine::Activity measuring(watch, "measuring the optimizer");
+  const train::Activity measuring(watch, "measuring the optimizer");
   Workers workers(choose_threads(options.threads));
   Range range(options.parameters, workers);
   std::vector<Variant> variants = variants_of(options, range);

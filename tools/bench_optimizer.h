@@ -6,8 +6,8 @@
 
 #include "spread.h"
 #include "terrace/core/dtype.h"
-#include "terrace/engine/watch.h"
 #include "terrace/optim/state_format.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
@@ -44,7 +44,7 @@ struct OptimizerBenchVariant {
 /// the machine's changes.
 /// Errors: usage, for numbers that are not positive; out_of_memory, saying how much was needed.
 [[nodiscard]] std::vector<OptimizerBenchVariant> bench_optimizer(
-    const OptimizerBenchOptions& options, engine::Watch& watch);
+    const OptimizerBenchOptions& options, train::Watch& watch);
 
 /// {"schema": "terrace.bench.optimizer/1", "variants": [...]} with the members' names as keys; of a
 /// spread the median under its name, and "NAME_p5_p95" with the two others.

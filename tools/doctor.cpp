@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 /// What was found out, and the sentences with what would mend it.
 struct Findings {
-  std::vector<engine::Fact> facts;
+  std::vector<config::Fact> facts;
   std::vector<std::string> advice;
 };
 
@@ -155,7 +155,7 @@ void examine_disks(Findings& findings, const std::vector<fs::path>& folders) {
 std::string as_text(const Findings& findings) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, value] : findings.facts) rows.push_back({name, value});
-  std::string text = engine::aligned(rows) + "\n";
+  std::string text = train::aligned(rows) + "\n";
   if (findings.advice.empty()) return text + "nothing to mend\n";
   for (const std::string& line : findings.advice) text += fmt::format("to mend: {}\n", line);
   return text;
@@ -173,13 +173,13 @@ std::string as_json(const Findings& findings) {
 int run_doctor(Context& context, const Arguments& arguments) {
   std::vector<std::string> swap;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Options");
   table.add({.flags = {"swap"},
-             .field = engine::field(swap),
+             .field = config::field(swap),
              .help = "folders that are to hold page stores, to be tried with a small file"});
   table.add({.flags = {"json"},
-             .field = engine::field(json),
+             .field = config::field(json),
              .help = "write the findings as one JSON object"});
   if (!parse(context, table, "terrace doctor [--swap DIR[,DIR]] [OPTION ...]", arguments)) return 0;
   Findings findings;

@@ -6,7 +6,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
 #include "terrace/core/units.h"
-#include "terrace/engine/inference.h"
+#include "terrace/train/inference.h"
 
 namespace terrace::tools {
 namespace {
@@ -17,19 +17,19 @@ constexpr std::array<std::string_view, 7> kSettings = {
 }  // namespace
 
 int run_evaluate(Context& context, const Arguments& arguments) {
-  engine::Settings settings;
+  config::Settings settings;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   add_settings(table, settings, kSettings);
   table.add({.flags = {"batch_size", "per_device_eval_batch_size"},
-             .field = engine::field(settings.batch.micro),
+             .field = config::field(settings.batch.micro),
              .help = "sequences at a time",
              .unit = "sequences",
              .default_note = "8",
              .minimum = 1});
   table.group("Result");
   table.add({.flags = {"json"},
-             .field = engine::field(json),
+             .field = config::field(json),
              .help = "write the result as one JSON object"});
   if (!parse(context, table, "terrace evaluate --model DIR --data FILE ... [OPTION ...]",
              arguments)) {
@@ -40,7 +40,7 @@ int run_evaluate(Context& context, const Arguments& arguments) {
   require(!settings.data.files.empty(), ErrorKind::usage,
           "--data is missing: give the files or folders to evaluate on");
   Attention attention(context);
-  const engine::Evaluation result = engine::evaluate_model(settings, attention.watch, context.log);
+  const train::Evaluation result = train::evaluate_model(settings, attention.watch, context.log);
   if (json) {
     print(json_text({{"schema", "terrace.evaluate/1"},
                      {"loss", result.loss},

@@ -6,7 +6,7 @@
 #include "subcommand.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
-#include "terrace/engine/inference.h"
+#include "terrace/train/inference.h"
 
 namespace terrace::tools {
 namespace {
@@ -23,7 +23,7 @@ bool is_file(int descriptor) {
 /// its other end shows the text.
 class TextProgress {
  public:
-  TextProgress(engine::Terminal& terminal, std::int64_t tokens_max)
+  TextProgress(train::Terminal& terminal, std::int64_t tokens_max)
       : terminal_(terminal),
         tokens_max_(tokens_max),
         is_shown_(terminal.rewrites() && is_file(STDOUT_FILENO)) {}
@@ -35,50 +35,50 @@ class TextProgress {
     if (tokens_++ > 0) time_left_.add_step(static_cast<double>(now - last_us_) * 1e-6);
     last_us_ = now;
     if (is_shown_ && tokens_ > 1) {
-      terminal_.progress(engine::generation_line(tokens_, tokens_max_, time_left_));
+      terminal_.progress(train::generation_line(tokens_, tokens_max_, time_left_));
     }
   }
 
  private:
-  engine::Terminal& terminal_;
+  train::Terminal& terminal_;
   std::int64_t tokens_max_;
   bool is_shown_;
   std::int64_t tokens_ = 0;
   std::int64_t last_us_ = 0;
-  engine::TimeLeft time_left_;
+  train::TimeLeft time_left_;
 };
 
 }  // namespace
 
 int run_generate(Context& context, const Arguments& arguments) {
-  engine::Settings settings;
-  engine::GenerateOptions options;
+  config::Settings settings;
+  train::GenerateOptions options;
   std::int64_t seed = 42;
-  engine::OptionTable table;
+  config::OptionTable table;
   add_settings(table, settings, kSettings);
   table.group("Text");
   table.add({.flags = {"prompt"},
-             .field = engine::field(options.prompt),
+             .field = config::field(options.prompt),
              .help = "text to go on from; empty: the beginning of a document",
              .free_text = true});
   table.add({.flags = {"max_new_tokens"},
-             .field = engine::field(options.tokens_max),
+             .field = config::field(options.tokens_max),
              .help = "how much to write",
              .unit = "tokens",
              .minimum = 1});
   table.add({.flags = {"temperature"},
-             .field = engine::field(options.temperature),
+             .field = config::field(options.temperature),
              .help = "how freely tokens are drawn; 0: always the likeliest",
              .minimum = 0});
   table.add({.flags = {"top_k"},
-             .field = engine::field(options.top_k),
+             .field = config::field(options.top_k),
              .help = "draw among the likeliest; 0: among all",
              .unit = "tokens",
              .minimum = 0});
   table.add(
-      {.flags = {"seed"}, .field = engine::field(seed), .help = "of the draws", .maximum = 0x1p63});
+      {.flags = {"seed"}, .field = config::field(seed), .help = "of the draws", .maximum = 0x1p63});
   table.add({.flags = {"stop_at_end"},
-             .field = engine::field(options.stop_at_end),
+             .field = config::field(options.stop_at_end),
              .help = "stop where the model ends its text"});
   if (!parse(context, table, "terrace generate --model DIR --prompt TEXT [OPTION ...]",
              arguments)) {
@@ -96,7 +96,7 @@ int run_generate(Context& context, const Arguments& arguments) {
     print(text, attention.interrupt, "generating");
     progress.add_token();
   };
-  engine::generate(settings, options, attention.watch, context.log, take);
+  train::generate(settings, options, attention.watch, context.log, take);
   context.terminal.finish();
   print("\n");
   return 0;

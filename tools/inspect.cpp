@@ -8,25 +8,25 @@ int run_inspect(Context& context, const Arguments& arguments) {
   std::string path;
   checkpoint::InspectOptions options;
   bool json = false;
-  engine::OptionTable table;
+  config::OptionTable table;
   table.group("Arguments");
   table.add({.flags = {"path"},
-             .field = engine::field(path),
+             .field = config::field(path),
              .help = "checkpoint, output folder, model folder, safetensors file or page store",
              .positional = true,
              .required = true});
   table.group("Options");
   table.add(
       {.flags = {"verify"},
-       .field = engine::field(options.verify),
+       .field = config::field(options.verify),
        .help = "verify the checksum of every byte of a checkpoint, or of all in an output folder"});
   table.add({.flags = {"json"},
-             .field = engine::field(json),
+             .field = config::field(json),
              .help = "write one JSON object, with every tensor"});
   if (!parse(context, table, "terrace inspect DIR|FILE [OPTION ...]", arguments)) return 0;
   Attention attention(context);
-  engine::Activity looking(attention.watch, options.verify ? "verifying the checksums of " + path
-                                                           : "looking at " + path);
+  train::Activity looking(attention.watch, options.verify ? "verifying the checksums of " + path
+                                                          : "looking at " + path);
   options.progress = looking.progress();
   const checkpoint::Inspection found = checkpoint::inspect(path, options);
   const std::string& text = json ? found.json : found.text;

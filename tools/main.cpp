@@ -36,14 +36,14 @@ constexpr CommandGroup kTerrace = {
     kSubcommands};
 
 /// Shows one line for what ended the program, below the live line, and returns the exit code.
-int report(engine::Terminal& terminal, ErrorKind kind, const std::string& message) {
+int report(train::Terminal& terminal, ErrorKind kind, const std::string& message) {
   terminal.finish();
   terminal.print(fmt::format("terrace: error: {}", message));
   return exit_code(kind);
 }
 
 int run(const Arguments& arguments) {
-  engine::Terminal terminal(stderr);
+  train::Terminal terminal(stderr);
   try {
     Log log(terminal.sink());
     Context context{terminal, log};
@@ -52,10 +52,10 @@ int run(const Arguments& arguments) {
       return 0;
     }
     return dispatch(context, kTerrace, arguments);
-  } catch (const engine::Stopped& stopped) {
+  } catch (const train::Stopped& stopped) {
     terminal.finish();
     terminal.print(fmt::format("terrace: {}", stopped.what()));
-    return engine::exit_code_of_signal(stopped.signal());
+    return train::exit_code_of_signal(stopped.signal());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal) return report(terminal, error.kind(), error.what());
     return report(

@@ -6,14 +6,15 @@
 
 #include "subcommand.h"
 #include "terrace/checkpoint/training_checkpoint.h"
+#include "terrace/config/planning.h"
+#include "terrace/config/profile.h"
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
 #include "terrace/core/units.h"
-#include "terrace/engine/planning.h"
-#include "terrace/engine/profile.h"
-#include "terrace/engine/run_setup.h"
-#include "terrace/engine/step.h"
+#include "terrace/plan/need.h"
 #include "terrace/plan/simulate.h"
+#include "terrace/runtime/step.h"
+#include "terrace/train/run_setup.h"
 
 namespace terrace::tools {
 namespace {
@@ -24,9 +25,9 @@ constexpr std::array kPaths = {plan::Lane::h2d, plan::Lane::d2h, plan::Lane::col
 
 /// A plan and all that is said with it.
 struct PlanReport {
-  const engine::Settings& settings;
-  const engine::RunSetup& setup;
-  const engine::ChosenPlan& chosen;
+  const config::Settings& settings;
+  const train::RunSetup& setup;
+  const config::ChosenPlan& chosen;
   std::string profile = {};  ///< the name of the one that the prediction is made with
   std::optional<plan::Prediction> prediction = std::nullopt;
   std::uint64_t rated_writes = 0;  ///< of the drives together, in their life; 0: not known
@@ -39,7 +40,7 @@ struct PlanReport {
   /// a larger micro-batch moves no more bytes but for boundaries. None where those grow as fast.
   [[nodiscard]] std::optional<std::int64_t> hidden_from_tokens(plan::Lane lane) const {
     const double busy = prediction->of(lane).busy_seconds;
-    const double growing = busy * engine::boundary_share(chosen.plan, lane);
+    const double growing = busy * plan::boundary_share(chosen.plan, lane);
     const double compute = prediction->of(plan::Lane::compute).busy_seconds;
     if (growing >= compute) return std::nullopt;
     return std::llround(
@@ -76,7 +77,7 @@ std::string state_table(const plan::Plan& plan) {
     rows.push_back({"  " + kind, format_bytes(bytes.get<std::uint64_t>())});
   }
   constexpr std::array<std::size_t, 1> right = {1};
-  return "\nState of each rank\n" + engine::aligned(rows, right);
+  return "\nState of each rank\n" + train::aligned(rows, right);
 }
 
 /// Free space that a run needs: of the page store's drives, and of the output folder's.
@@ -88,7 +89,7 @@ struct Space {
 };
 
 Space space_of(const PlanReport& report) {
-  const engine::CadenceSettings& cadence = report.settings.cadence;
+  const config::CadenceSettings& cadence = report.settings.cadence;
   Space space;
   space.store = report.chosen.store_bytes;
   space.model = static_cast<std::uint64_t>(report.setup.model->parameter_count()) *
@@ -96,7 +97,7 @@ Space space_of(const PlanReport& report) {
   if (cadence.save_steps == 0) return space;
   checkpoint::CheckpointContents contents;
   contents.model = report.setup.source.description(report.setup.dtype);
-  contents.tensors = engine::tensor_shapes(*report.setup.model);
+  contents.tensors = train::tensor_shapes(*report.setup.model);
   contents.moments = optim::moments_of(report.settings.optimizer.type);
   space.checkpoint = checkpoint::checkpoint_bytes(contents);
   // An old one goes only when the new one is whole.
@@ -117,7 +118,7 @@ std::string space_table(const PlanReport& report) {
   }
   rows.push_back({"  final model", format_bytes(space.model)});
   constexpr std::array<std::size_t, 1> right = {1};
-  return "\nFree space needed\n" + engine::aligned(rows, right);
+  return "\nFree space needed\n" + train::aligned(rows, right);
 }
 
 /// Of what the drives are rated for, in per cent.
@@ -129,10 +130,10 @@ std::string movement_table(const PlanReport& report) {
   const plan::Plan& plan = report.chosen.plan;
   std::vector<std::vector<std::string>> rows;
   for (const plan::Lane lane : kPaths) {
-    const std::uint64_t bytes = engine::bytes_per_step(plan, lane);
+    const std::uint64_t bytes = plan::bytes_per_step(plan, lane);
     if (bytes > 0) rows.push_back({fmt::format("  {}", name_of(lane)), format_bytes(bytes)});
   }
-  if (const auto written = 1000 * engine::bytes_per_step(plan, plan::Lane::disk_write)) {
+  if (const auto written = 1000 * plan::bytes_per_step(plan, plan::Lane::disk_write)) {
     rows.push_back({"  written in 1,000 steps", format_bytes(written)});
     if (report.rated_writes > 0) {
       rows.push_back({"  of what the drives are rated for",
@@ -140,7 +141,7 @@ std::string movement_table(const PlanReport& report) {
     }
   }
   constexpr std::array<std::size_t, 1> right = {1};
-  return rows.empty() ? "" : "\nMoved in a step\n" + engine::aligned(rows, right);
+  return rows.empty() ? "" : "\nMoved in a step\n" + train::aligned(rows, right);
 }
 
 Json prediction_json(const PlanReport& report) {
@@ -178,7 +179,7 @@ std::string prediction_table(const PlanReport& report) {
     return fmt::format(
         "\nTime unknown: give --profile FILE, which terrace bench all --profile FILE writes on the "
         "machine meant, or a name of assumed figures ({})\n",
-        engine::known_profiles());
+        config::known_profiles());
   }
   const plan::Prediction& prediction = *report.prediction;
   const auto share = [&](double seconds) {
@@ -199,12 +200,12 @@ std::string prediction_table(const PlanReport& report) {
   return fmt::format("\nPredicted step: {}, {} tokens/s, bound by {}\n  profile: {}\n{}",
                      format_duration(prediction.step_seconds),
                      format_count(static_cast<std::uint64_t>(report.tokens_per_second())),
-                     name_of(prediction.busiest()), report.profile, engine::aligned(rows, right));
+                     name_of(prediction.busiest()), report.profile, train::aligned(rows, right));
 }
 
 std::string as_json(const PlanReport& report) {
-  const engine::RunSetup& setup = report.setup;
-  const engine::ChosenPlan& chosen = report.chosen;
+  const train::RunSetup& setup = report.setup;
+  const config::ChosenPlan& chosen = report.chosen;
   Json tiers = Json::object();
   const memory::MemoryPlan& memory = chosen.plan.memory;
   for (const auto tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
@@ -219,17 +220,17 @@ std::string as_json(const PlanReport& report) {
   }
   Json process = Json::object();
   std::uint64_t process_bytes = 0;
-  for (const engine::ProcessBytes& row : engine::process_rows(chosen.plan)) {
+  for (const plan::ProcessBytes& row : plan::process_rows(chosen.plan)) {
     process[row.purpose] = row.bytes;
     process_bytes += row.bytes;
   }
   tiers["process"] = {{"bytes", process_bytes}, {"purposes", process}};
   Json moved = Json::object();
   for (const plan::Lane lane : kPaths) {
-    moved[std::string(name_of(lane))] = engine::bytes_per_step(chosen.plan, lane);
+    moved[std::string(name_of(lane))] = plan::bytes_per_step(chosen.plan, lane);
   }
   const Space space = space_of(report);
-  const std::uint64_t written = 1000 * engine::bytes_per_step(chosen.plan, plan::Lane::disk_write);
+  const std::uint64_t written = 1000 * plan::bytes_per_step(chosen.plan, plan::Lane::disk_write);
   return json_text(
       {{"schema", "terrace.plan/1"},
        {"model", setup.source.name},
@@ -256,10 +257,10 @@ std::string as_json(const PlanReport& report) {
 }
 
 std::string as_text(const PlanReport& report) {
-  const engine::RunSetup& setup = report.setup;
-  const engine::ChosenPlan& chosen = report.chosen;
+  const train::RunSetup& setup = report.setup;
+  const config::ChosenPlan& chosen = report.chosen;
   const model::BatchShape batch = chosen.plan.request.micro_batch;
-  std::vector<engine::Fact> facts = {
+  std::vector<config::Fact> facts = {
       {"model",
        fmt::format("{}, {} parameters, {}", setup.source.name,
                    format_count(static_cast<std::uint64_t>(setup.model->parameter_count())),
@@ -274,41 +275,41 @@ std::string as_text(const PlanReport& report) {
     facts.push_back({"ranks", fmt::format("{}, ZeRO stage {}; what follows is of each", ranks,
                                           chosen.plan.request.zero_stage)});
   }
-  for (const engine::Fact& fact : engine::facts_of(report.settings)) facts.push_back(fact);
+  for (const config::Fact& fact : config::facts_of(report.settings)) facts.push_back(fact);
   return fmt::format("{}{}\nMemory (loading and saving take no more)\n{}{}{}{}",
-                     engine::settings_table(facts), ranks > 1 ? state_table(chosen.plan) : "",
-                     engine::memory_table(chosen.plan), space_table(report), movement_table(report),
+                     train::settings_table(facts), ranks > 1 ? state_table(chosen.plan) : "",
+                     config::memory_table(chosen.plan), space_table(report), movement_table(report),
                      prediction_table(report));
 }
 
 /// Says that it goes on where it takes long; a signal ends the program at once.
-engine::ChosenPlan choose(Context& context, const engine::Settings& settings,
-                          const engine::RunSetup& setup, const engine::PlanBasis& basis) {
+config::ChosenPlan choose(Context& context, const config::Settings& settings,
+                          const train::RunSetup& setup, const config::PlanBasis& basis) {
   const std::atomic<int> no_signal{0};
-  engine::Watch watch(no_signal, context.terminal, context.log);
-  const engine::Activity choosing(watch, "choosing a placement", {.to_the_end = true});
-  return engine::choose_plan(settings, *setup.model, *setup.layout, basis);
+  train::Watch watch(no_signal, context.terminal, context.log);
+  const train::Activity choosing(watch, "choosing a placement", {.to_the_end = true});
+  return config::choose_plan(settings, *setup.model, *setup.layout, basis);
 }
 
 }  // namespace
 
 int run_plan(Context& context, const Arguments& arguments) {
-  engine::Settings settings;
+  config::Settings settings;
   bool json = false;
-  engine::OptionTable table = engine::settings_options(settings);
+  config::OptionTable table = config::settings_options(settings);
   std::uint64_t rated_writes = 0;
   table.group("Result");
   table.add({.flags = {"json"},
-             .field = engine::field(json),
+             .field = config::field(json),
              .help = "write the plan as one JSON object"});
   table.add({.flags = {"rated_writes"},
-             .field = engine::size_field(rated_writes),
+             .field = config::size_field(rated_writes),
              .help = "what the drives of --swap together are rated to be written in their life, as "
                      "1400TB",
              .unit = "bytes",
              .default_note = "not known"});
   if (!parse(context, table, "terrace plan --model DIR|PRESET [OPTION ...]", arguments)) return 0;
-  engine::finalize(settings);
+  config::finalize(settings);
   require(rated_writes > 0 || !table.given("rated_writes"), ErrorKind::usage,
           "--rated_writes is 0, but drives are rated to be written more: give their rating, as "
           "1400TB, or leave it out");
@@ -316,31 +317,31 @@ int run_plan(Context& context, const Arguments& arguments) {
           "--model is missing: give a model folder or the name of a preset");
   std::optional<plan::HardwareProfile> profile;
   if (const std::string& source = settings.placement.profile; !source.empty()) {
-    profile = engine::find_profile(source);
+    profile = config::find_profile(source);
   }
-  engine::resolve_batch(settings.batch, settings.ranks.ranks);
-  const engine::RunSetup setup = engine::set_up(settings, context.log, engine::SetupUse::plan);
+  config::resolve_batch(settings.batch, settings.ranks.ranks);
+  const train::RunSetup setup = train::set_up(settings, context.log, train::SetupUse::plan);
   settings.numerics.dtype = setup.dtype;
   if (!settings.optimizer.learning_rate) {
     settings.optimizer.learning_rate = setup.source.learning_rate;
   }
-  engine::PlanBasis basis;
+  config::PlanBasis basis;
   basis.threads = setup.threads.threads;
   if (profile && profile->device_memory_bytes) {
     basis.device_is_ram = false;
     const auto own = static_cast<std::uint64_t>(*profile->device_memory_bytes);
-    std::optional<engine::Budget>& budget = settings.placement.device_memory;
+    std::optional<config::Budget>& budget = settings.placement.device_memory;
     if (!budget) basis.device_budget_source = "--device_memory (by default 90 % of the profile's)";
-    budget = engine::Budget{budget.value_or(engine::Budget{.percent = 90}).of(own)};
+    budget = config::Budget{budget.value_or(config::Budget{.percent = 90}).of(own)};
   }
-  const engine::ChosenPlan chosen = choose(context, settings, setup, basis);
+  const config::ChosenPlan chosen = choose(context, settings, setup, basis);
   PlanReport report{settings, setup, chosen};
   report.rated_writes = rated_writes;
   if (profile) {
     report.profile = profile->name;
     report.prediction =
         plan::simulate(chosen.plan.training, *profile,
-                       {.compute = setup.dtype, .steps_in_flight = engine::kStepsInFlight});
+                       {.compute = setup.dtype, .steps_in_flight = plan::kStepsInFlight});
   }
   print(json ? as_json(report) : as_text(report));
   return 0;

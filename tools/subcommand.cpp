@@ -26,7 +26,7 @@ std::string overview(const CommandGroup& group) {
   return fmt::format(
       "{}\n\nusage: {} SUBCOMMAND [OPTION ...]\n\n{}\n"
       "{} SUBCOMMAND --help lists its options with units and defaults.\n",
-      group.purpose, group.command, engine::aligned(rows), group.command);
+      group.purpose, group.command, train::aligned(rows), group.command);
 }
 
 const Subcommand& find(const CommandGroup& group, const std::string& name) {
@@ -36,7 +36,7 @@ const Subcommand& find(const CommandGroup& group, const std::string& name) {
     names.emplace_back(subcommand.name);
   }
   fail(ErrorKind::usage, "\"{}\" is not a subcommand of {}{}: {} --help lists them", excerpt(name),
-       group.command, engine::did_you_mean(name, names), group.command);
+       group.command, config::did_you_mean(name, names), group.command);
 }
 
 }  // namespace
@@ -62,17 +62,17 @@ int dispatch(Context& context, const CommandGroup& group, const Arguments& argum
   return find(group, first).run(context, Arguments(arguments.begin() + 1, arguments.end()));
 }
 
-bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
+bool parse(Context& context, config::OptionTable& table, std::string_view usage,
            const Arguments& arguments) {
   if (contains(arguments, "--help") || contains(arguments, "-h")) {
-    print(fmt::format("usage: {}\n{}", usage, engine::help_text(table)));
+    print(fmt::format("usage: {}\n{}", usage, config::help_text(table)));
     return false;
   }
   if (contains(arguments, "--help-config") || contains(arguments, "--help_config")) {
-    print(fmt::format("# Options of `{}`\n{}", usage, engine::markdown(table)));
+    print(fmt::format("# Options of `{}`\n{}", usage, config::markdown(table)));
     return false;
   }
-  engine::parse_command_line(table, arguments);
+  config::parse_command_line(table, arguments);
   for (const std::string& note : table.notes()) context.log.write(LogLevel::info, note);
   // Of interest to those who compute: each of them has the option.
   const std::string ignored = describe_ignored_variables();
@@ -82,13 +82,13 @@ bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
   return true;
 }
 
-void add_settings(engine::OptionTable& table, engine::Settings& settings,
+void add_settings(config::OptionTable& table, config::Settings& settings,
                   std::span<const std::string_view> flags) {
-  engine::OptionTable all = engine::settings_options(settings);
+  config::OptionTable all = config::settings_options(settings);
   for (const std::string_view flag : flags) {
-    const engine::OptionTable::Entry* entry = all.with_flag(flag);
+    const config::OptionTable::Entry* entry = all.with_flag(flag);
     require(entry != nullptr, ErrorKind::internal, "no option --{}", flag);
-    engine::Option option = entry->option;
+    config::Option option = entry->option;
     option.keys.clear();  // these commands read no configuration file
     if (flag == "model") option.help = "model folder, checkpoint or output folder of a run";
     table.add(std::move(option));
@@ -101,12 +101,12 @@ void print(std::string_view text) {
           errno_name(error));
 }
 
-void print(std::string_view text, const engine::Interrupt& interrupt, const std::string& doing) {
+void print(std::string_view text, const train::Interrupt& interrupt, const std::string& doing) {
   constexpr int kPauseMs = 100;
   pollfd room{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   // A write that waits for a reader goes on waiting after a signal.
   while (::poll(&room, 1, kPauseMs) <= 0) {
-    if (interrupt.signal() != 0) throw engine::Stopped(interrupt.signal(), doing);
+    if (interrupt.signal() != 0) throw train::Stopped(interrupt.signal(), doing);
   }
   print(text);
 }

@@ -5,19 +5,19 @@
 #include <string_view>
 #include <vector>
 
+#include "terrace/config/options.h"
+#include "terrace/config/settings.h"
 #include "terrace/core/log.h"
-#include "terrace/engine/interrupt.h"
-#include "terrace/engine/options.h"
-#include "terrace/engine/report.h"
-#include "terrace/engine/settings.h"
-#include "terrace/engine/watch.h"
+#include "terrace/train/interrupt.h"
+#include "terrace/train/report.h"
+#include "terrace/train/watch.h"
 
 namespace terrace::tools {
 
 /// What `main` builds and every subcommand receives. Logs go to the terminal (standard error),
 /// results to standard output.
 struct Context {
-  engine::Terminal& terminal;
+  train::Terminal& terminal;
   Log& log;
 };
 
@@ -26,8 +26,8 @@ struct Context {
 struct Attention {
   explicit Attention(Context& context) : watch(interrupt.flag(), context.terminal, context.log) {}
 
-  engine::Interrupt interrupt;
-  engine::Watch watch;
+  train::Interrupt interrupt;
+  train::Watch watch;
 };
 
 using Arguments = std::vector<std::string>;
@@ -54,19 +54,19 @@ int dispatch(Context& context, const CommandGroup& group, const Arguments& argum
 /// Reads `arguments` into `table` and logs its notes. With `--help` or `-h` among them it writes
 /// `usage` and the table's help, with `--help-config` the table as Markdown, to standard output
 /// instead, and returns false.
-[[nodiscard]] bool parse(Context& context, engine::OptionTable& table, std::string_view usage,
+[[nodiscard]] bool parse(Context& context, config::OptionTable& table, std::string_view usage,
                          const Arguments& arguments);
 
 /// Adds the options of `train` whose first flags are named: what they mean is said once. A model
 /// has to have weights, which a preset has not.
-void add_settings(engine::OptionTable& table, engine::Settings& settings,
+void add_settings(config::OptionTable& table, config::Settings& settings,
                   std::span<const std::string_view> flags);
 
 /// Writes a result to standard output. Errors: io, when it cannot be written.
 void print(std::string_view text);
 /// The same for a part of one, of `doing`, that may have to wait for its reader. Throws
 /// `engine::Stopped` when there is a signal meanwhile.
-void print(std::string_view text, const engine::Interrupt& interrupt, const std::string& doing);
+void print(std::string_view text, const train::Interrupt& interrupt, const std::string& doing);
 
 // The subcommands of `terrace`, a file each.
 int run_train(Context& context, const Arguments& arguments);

@@ -22,29 +22,29 @@ struct SwapSettings {
   bool json = false;
 };
 
-engine::OptionTable swap_options(SwapSettings& settings) {
-  engine::OptionTable table;
+config::OptionTable swap_options(SwapSettings& settings) {
+  config::OptionTable table;
   table.group("Arguments");
   table.add({.flags = {"action"},
-             .field = engine::choice<Action>(settings.action,
+             .field = config::choice<Action>(settings.action,
                                              {{"ls", Action::list}, {"clean", Action::clean}}),
              .help = "ls lists the runs' folders, clean removes those of dead runs",
              .positional = true,
              .required = true});
   table.add({.flags = {"folder"},
-             .field = engine::field(settings.folders),
+             .field = config::field(settings.folders),
              .help = "folders that were given to train as --swap, or below them that of one run",
              .positional = true,
              .required = true});
   table.group("Options");
   table.add(
       {.flags = {"force"},
-       .field = engine::field(settings.force),
+       .field = config::field(settings.force),
        .help =
            "clean also removes folders of runs that may live on another host, and that you know "
            "to be over"});
   table.add({.flags = {"json"},
-             .field = engine::field(settings.json),
+             .field = config::field(settings.json),
              .help = "ls writes one JSON object"});
   return table;
 }
@@ -89,7 +89,7 @@ std::string as_table(const std::vector<io::RunRecord>& runs) {
                     run.path.string()});
   }
   constexpr std::array<std::size_t, 2> right = {1, 3};
-  return engine::aligned(rows, right);
+  return train::aligned(rows, right);
 }
 
 void clean(const SwapSettings& settings, Log& log) {
@@ -118,7 +118,7 @@ void clean(const SwapSettings& settings, Log& log) {
 
 int run_swap(Context& context, const Arguments& arguments) {
   SwapSettings settings;
-  engine::OptionTable table = swap_options(settings);
+  config::OptionTable table = swap_options(settings);
   if (!parse(context, table, "terrace swap ls|clean FOLDER ... [OPTION ...]", arguments)) return 0;
   if (settings.action == Action::clean) {
     clean(settings, context.log);

@@ -141,7 +141,7 @@ class Writer {
 
 }  // namespace
 
-Trace::Trace(const std::vector<LaneRoom>& lanes, Steps steps, Relations relations)
+Trace::Trace(const std::vector<LaneRoom>& lanes, StepRange steps, Relations relations)
     : steps_(steps), relations_(std::move(relations)) {
   for (const LaneRoom& lane : lanes) {
     lanes_.push_back({lane.name, {}, 0});

@@ -14,8 +14,8 @@
 
 #include "core/parsed_json.h"
 #include "io/temporary_folder.h"
-#include "terrace/engine/options.h"
-#include "terrace/engine/settings.h"
+#include "terrace/config/options.h"
+#include "terrace/config/settings.h"
 
 // Runs the built program.
 
@@ -66,8 +66,8 @@ TEST(Program, every_subcommand_has_help_by_both_ways) {
 
 TEST(Program, help_of_train_has_every_option_with_units_and_defaults) {
   const std::string help = run({"train", "--help"}).out;
-  engine::Settings settings;
-  const engine::OptionTable table = engine::settings_options(settings);
+  config::Settings settings;
+  const config::OptionTable table = config::settings_options(settings);
   for (const auto& entry : table.entries()) {
     for (const std::string& flag : entry.option.flags) EXPECT_THAT(help, HasSubstr("--" + flag));
     if (!entry.option.keys.empty()) {

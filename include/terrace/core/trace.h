@@ -8,6 +8,12 @@
 
 namespace terrace {
 
+/// Steps `first` to `last`, both included, counted from 1.
+struct StepRange {
+  std::int64_t first = 1;
+  std::int64_t last = 0;
+};
+
 /// Spans of work on named lanes, kept in memory and written as Chrome Trace Event JSON, which opens
 /// in Perfetto: one process a rank, one thread a lane, arrows between tasks, counters. Each lane
 /// records from one thread at a time; lanes are independent. A full lane drops what follows and
@@ -24,12 +30,6 @@ class Trace {
     int micro_batch = -1;
     int chunk = -1;
     std::uint64_t bytes = 0;
-  };
-
-  /// Steps `first` to `last`, both included; other steps' spans are not kept.
-  struct Steps {
-    std::int64_t first = 1;
-    std::int64_t last = 0;
   };
 
   /// Task `from` of the step `steps_back` before made what task `to` uses: an arrow.
@@ -65,7 +65,7 @@ class Trace {
   };
 
   /// The lanes' room is reserved now: recording allocates nothing.
-  Trace(const std::vector<LaneRoom>& lanes, Steps steps, Relations relations = {});
+  Trace(const std::vector<LaneRoom>& lanes, StepRange steps, Relations relations = {});
 
   void record(std::size_t lane, const Span& span) {
     if (span.step < steps_.first || span.step > steps_.last) return;
@@ -88,7 +88,7 @@ class Trace {
     std::uint64_t dropped = 0;
   };
   std::vector<Lane> lanes_;
-  Steps steps_;
+  StepRange steps_;
   Relations relations_;
 };
 

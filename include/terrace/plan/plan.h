@@ -48,6 +48,10 @@ struct Placement {
 [[nodiscard]] std::vector<int> resident_order(const model::Model& model,
                                               const shard::Layout& layout);
 
+/// Steps that may be under way at once: while one step's last updates run, the next one's forward
+/// has begun.
+inline constexpr int kStepsInFlight = 2;
+
 /// train: steps, with an evaluation in between. evaluate, generate: parameters and forwards only;
 /// `generate` ends in the logits of one position instead of a loss.
 enum class Purpose { train, evaluate, generate };
