@@ -7,8 +7,9 @@
 #include "terrace/core/units.h"
 
 namespace terrace::config {
-plan::Budgets budgets_of(const PlacementSettings& settings, double share) {
-  plan::Budgets budgets;
+
+Budgets budgets_of(const PlacementSettings& settings, double share) {
+  Budgets budgets;
   if (const auto& budget = settings.host_memory) {
     budgets.process_bytes = budget->of(static_cast<std::uint64_t>(total_memory().value));
     budgets.source = "--host_memory";
@@ -23,7 +24,7 @@ plan::Budgets budgets_of(const PlacementSettings& settings, double share) {
   return budgets;
 }
 
-void require_free_ram(const plan::Need& need, const plan::Budgets& budgets) {
+void require_free_ram(const plan::Need& need, const Budgets& budgets) {
   const Limit free = available_memory();
   require(static_cast<double>(need.process_bytes) <= free.value, ErrorKind::does_not_fit,
           "{} of RAM are needed and {} allows them, but {} are free ({}): lower it, so that state "

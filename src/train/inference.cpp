@@ -71,7 +71,7 @@ plan::Plan plan_forwards(const RunSetup& setup, const config::Settings& settings
   request.micro_batch = shape;
   request.threads = setup.threads.threads;
   plan::Plan plan = plan::make_plan(*setup.model, *setup.layout, request);
-  const plan::Budgets budgets = config::budgets_of(settings.placement);
+  const config::Budgets budgets = config::budgets_of(settings.placement);
   const plan::Need need(plan);
   require(need.fits(budgets), ErrorKind::does_not_fit,
           "{} with {} x {} tokens at a time needs {} of RAM, {} of it for parameters, but {} "

@@ -1,5 +1,4 @@
 #include "metrics.h"
-#include "terrace/plan/need.h"
 
 #include <fmt/core.h>
 #include <sys/utsname.h>
@@ -12,6 +11,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/json.h"
 #include "terrace/io/file.h"
+#include "terrace/plan/need.h"
 
 namespace terrace::train {
 namespace {

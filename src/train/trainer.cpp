@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "metrics.h"
-#include "terrace/config/drives.h"
-#include "terrace/runtime/run_trace.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
+#include "terrace/config/drives.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/file.h"
+#include "terrace/runtime/run_trace.h"
 #include "terrace/train/interrupt.h"
 
 namespace terrace::train {

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "resume_notes.h"
-#include "terrace/runtime/run_trace.h"
 #include "state_form.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/config/budgets.h"
@@ -9,6 +8,7 @@
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
 #include "terrace/io/free_space.h"
+#include "terrace/runtime/run_trace.h"
 #include "terrace/train/report.h"
 #include "trainer.h"
 

@@ -1,14 +1,14 @@
 #include <limits>
 #include <utility>
 
-#include "terrace/config/drives.h"
-#include "terrace/runtime/first_touch.h"
 #include "state_form.h"
 #include "terrace/checkpoint/checkpoint_folder.h"
 #include "terrace/checkpoint/held_values.h"
+#include "terrace/config/drives.h"
 #include "terrace/core/clock.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
+#include "terrace/runtime/first_touch.h"
 #include "trainer.h"
 
 // Where a run's state comes from and where it goes: a fresh model, a dead run's store, checkpoints.

@@ -22,8 +22,7 @@ TEST(DiskLimit, a_share_is_of_what_is_free_and_a_drive_counts_once) {
   // Others write to the drive meanwhile.
   EXPECT_NEAR(static_cast<double>(disk_limit(settings, {}).bytes), free, free / 10);
   EXPECT_THAT(disk_limit(settings, {}).advice, HasSubstr("are free in"));
-  EXPECT_THAT(disk_limit(settings, {}).advice,
-              HasSubstr("two (a file system with several"));
+  EXPECT_THAT(disk_limit(settings, {}).advice, HasSubstr("two (a file system with several"));
   settings.disk = Budget{.percent = 50};
   EXPECT_NEAR(static_cast<double>(disk_limit(settings, {}).bytes), free / 2, free / 10);
   EXPECT_THAT(disk_limit(settings, {}).advice, HasSubstr("--disk allows"));

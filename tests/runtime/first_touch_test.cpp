@@ -15,16 +15,16 @@
 
 namespace terrace::runtime::testing {
 namespace {
-using train::testing::write_model;
-using train::testing::train_run;
-using train::testing::TrainingTest;
+using train::testing::read;
 using train::testing::Result;
 using train::testing::Row;
-using train::testing::read;
 using train::testing::rows;
-using train::testing::text;
-using train::testing::write;
 using train::testing::small_llama;
+using train::testing::text;
+using train::testing::train_run;
+using train::testing::TrainingTest;
+using train::testing::write;
+using train::testing::write_model;
 
 using memory::Tier;
 using terrace::testing::MadeUpMachine;

@@ -180,8 +180,8 @@ TEST(Sources, no_place_of_the_build_is_in_the_program) {
   std::ifstream file(TERRACE_PROGRAM, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   ASSERT_GT(bytes.size(), 100'000U);
-  EXPECT_NE(bytes.find(std::string("src/engine/settings.cpp") + '\0'), std::string::npos);
-  EXPECT_EQ(bytes.find("../src/engine/settings.cpp"), std::string::npos);
+  EXPECT_NE(bytes.find(std::string("src/config/settings.cpp") + '\0'), std::string::npos);
+  EXPECT_EQ(bytes.find("../src/config/settings.cpp"), std::string::npos);
 #ifdef TERRACE_SOURCES  // what a debugger reads holds it
   EXPECT_EQ(bytes.find(TERRACE_SOURCES), std::string::npos);
 #endif

@@ -63,7 +63,9 @@ TEST(DeepSpeedGolden, two_rates_that_differ_are_refused) {
 
 TEST(DeepSpeedGolden, schedules_that_are_not_offered_and_parameters_of_another_one_are_refused) {
   auto error = [](const char* type, const json& params) {
-    return config::usage_error([&] { read({{"scheduler", {{"type", type}, {"params", params}}}}); });
+    return config::usage_error([&] {
+      read({{"scheduler", {{"type", type}, {"params", params}}}});
+    });
   };
   EXPECT_THAT(error("OneCycle", json::object()), HasSubstr("not offered"));
   EXPECT_THAT(error("LRRangeTest", json::object()), HasSubstr("not offered"));

@@ -182,18 +182,21 @@ TEST(HostileValues, are_refused_with_the_way_on) {
               HasSubstr("--bf16 is \"maybe\", but must be true or false"));
   EXPECT_THAT(config::usage_error([] { config::parse_file(R"({"save_steps": "2k"})"); }),
               HasSubstr("write 2000 without quotes"));
-  EXPECT_THAT(config::usage_error([] { config::parse_file(R"({"optimizer": {"params": {"lr": 1e400}}})"); }),
+  EXPECT_THAT(config::usage_error(
+                  [] { config::parse_file(R"({"optimizer": {"params": {"lr": 1e400}}})"); }),
               HasSubstr("line 1: lr is 1e400, which is too large"));
 }
 
 TEST(Counts, take_powers_of_ten) {
-  EXPECT_EQ(config::parse({"--sub_group_size", "64M"}).settings.placement.chunk_elements, 64'000'000);
+  EXPECT_EQ(config::parse({"--sub_group_size", "64M"}).settings.placement.chunk_elements,
+            64'000'000);
   EXPECT_EQ(config::parse({"--max_steps", "1.5k"}).settings.length.max_steps, 1500);
   EXPECT_EQ(config::parse({"--max_steps", "2K"}).settings.length.max_steps, 2000);
-  EXPECT_EQ(
-      config::parse({"--set", "zero_optimization.sub_group_size=1G"}).settings.placement.chunk_elements,
-      1'000'000'000);
-  EXPECT_EQ(config::parse({"--host_memory", "64M"}).settings.placement.host_memory->bytes, 64U << 20)
+  EXPECT_EQ(config::parse({"--set", "zero_optimization.sub_group_size=1G"})
+                .settings.placement.chunk_elements,
+            1'000'000'000);
+  EXPECT_EQ(config::parse({"--host_memory", "64M"}).settings.placement.host_memory->bytes,
+            64U << 20)
       << "a size is a power of two";
   for (const char* text : {"M", "1.5", "0.0001k", "64 M", "64MB", "1e30T", "1kk"}) {
     EXPECT_THROW(config::parse({"--max_steps", text}), Error) << text;

@@ -56,8 +56,7 @@ class KeepingTest : public TrainingTest {
   }
   /// Refused, with one sentence that has all the parts.
   template <class... Parts>
-  static void expect_refused(const config::Settings& settings, int code,
-                             const Parts&... parts) {
+  static void expect_refused(const config::Settings& settings, int code, const Parts&... parts) {
     const Result result = train_run(settings);
     EXPECT_EQ(result.code, code) << result.error;
     EXPECT_THAT(result.error, AllOf(HasSubstr(parts)...));

@@ -43,23 +43,10 @@ struct PlanBasis {
   std::uint64_t freed_disk_bytes = 0;
 };
 
-/// Makes the plan that the settings ask for. `automatic` placement fills the fastest tiers that the
-/// budgets allow, `--disk` and the free space of drives that are there among them, and uses disks
-/// only if `--swap` names one: of the parameters as many whole flats as fit on the faster of two
-/// tiers, then of the optimizer's state as many whole chunks, the rest on the slower (of the state
-/// nothing while parameters are left on disk, so that each step is committed; with a store to go on
-/// with, what it holds stays there). Where `--device_memory` is given, boundaries that the device
-/// does not hold go to the host; to disk where that leaves RAM for something else. What is pinned
-/// stays pinned. RAM that is left then holds more chunks in flight. See "Note on the choice".
-///
-/// Note on the choice. A byte of the device moves least where it holds boundaries if there are many
-/// micro-batches, parameters if there are few, and what it hides depends on which lane is late with
-/// what: so no order of filling is the best one. The first candidate that fits is filled in both
-/// orders, those after it, on other tiers, with parameters first, and their schedules are run on
-/// the modelled clock, by the figures of `--profile`, and by assumed ones where it gives none. The
-/// first that fits is kept unless another one takes at least 1 % less, or does without the drives
-/// that it uses. Once one fits that has parameters in RAM, none is tried that has them on disk. The
-/// same model, settings, threads, budgets and profile always make the same plan.
+/// Makes the plan that the settings ask for, by `plan::search`: what is `automatic` fills the
+/// fastest tiers that the budgets allow, `--disk` and the free space of drives that are there among
+/// them, and uses disks only if `--swap` names one. Candidates are compared by the figures of
+/// `--profile`, and by assumed ones where it gives none.
 /// Errors: does_not_fit, naming need and budget and the line that would make it fit.
 [[nodiscard]] ChosenPlan choose_plan(const Settings& settings, const model::Model& model,
                                      const shard::Layout& layout, const PlanBasis& basis = {});

@@ -25,7 +25,6 @@ struct ProcessBytes {
 /// What a plan may take.
 struct Budgets {
   std::uint64_t process_bytes = 0;  ///< of RAM, the program itself included
-  std::string source;               ///< of that: the flag, or the limit it was read from
   std::uint64_t device_bytes = std::numeric_limits<std::uint64_t>::max();
 };
 

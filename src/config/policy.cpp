@@ -1,4 +1,4 @@
-#include "plan_request.h"
+#include "policy.h"
 
 #include <algorithm>
 
@@ -54,34 +54,55 @@ plan::PlanRequest base_request(const PlanInput& what) {
   }
   request.chunk_slots = settings.placement.optimizer.buffer_count > 0
                             ? static_cast<int>(settings.placement.optimizer.buffer_count)
-                            : kChunkSlots;
+                            : plan::kChunkSlots;
   if (settings.placement.prefetch_units > 0) {
     request.prefetch_units = static_cast<int>(settings.placement.prefetch_units);
   }
   return request;
 }
 
-plan::MicroBatchOrder choose_order(const Settings& settings, const plan::PlanRequest& request) {
-  switch (settings.batch.order) {
+std::optional<plan::MicroBatchOrder> order_of(MicroBatchOrder order) {
+  switch (order) {
+    case MicroBatchOrder::automatic:
+      break;
     case MicroBatchOrder::batch_major:
       return plan::MicroBatchOrder::batch_major;
     case MicroBatchOrder::unit_major:
       return plan::MicroBatchOrder::unit_major;
-    case MicroBatchOrder::automatic:
-      break;
   }
-  const bool streamed = request.placement.parameters != Tier::device;
-  return streamed && request.micro_batches > 1 ? plan::MicroBatchOrder::unit_major
-                                               : plan::MicroBatchOrder::batch_major;
+  return std::nullopt;
+}
+
+plan::Pin pin_of(const OffloadSettings& settings) {
+  switch (settings.device) {
+    case Placement::automatic:
+      break;
+    case Placement::none:
+      return {Tier::device, settings.ratio};
+    case Placement::cpu:
+      return {Tier::host, settings.ratio};
+    case Placement::nvme:
+      return {Tier::disk, settings.ratio};
+  }
+  return {std::nullopt, settings.ratio};
 }
 
 }  // namespace
 
-plan::PlanRequest request_for(const PlanInput& what, const plan::Placement& placement) {
-  plan::PlanRequest request = base_request(what);
-  request.placement = placement;
-  request.order = choose_order(what.settings, request);
-  return request;
+plan::Policy policy_of(const PlanInput& what, const Budgets& budgets) {
+  const PlacementSettings& settings = what.settings.placement;
+  plan::Policy policy;
+  policy.request = base_request(what);
+  policy.order = order_of(what.settings.batch.order);
+  policy.parameters = pin_of(settings.parameters);
+  policy.state = pin_of(settings.optimizer);
+  policy.activations = pin_of(settings.activations);
+  policy.device_is_bounded = settings.device_memory.has_value();
+  policy.has_drives = !settings.swap.empty();
+  policy.keeps_chunk_slots = settings.optimizer.buffer_count > 0;
+  policy.stored_parameter_bytes = what.basis.store_parameter_bytes;
+  policy.budgets = budgets;
+  return policy;
 }
 
 }  // namespace terrace::config

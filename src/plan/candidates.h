@@ -1,27 +1,20 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "terrace/config/planning.h"
-#include "terrace/config/settings.h"
-#include "terrace/plan/plan.h"
+#include "terrace/model/model.h"
+#include "terrace/plan/search.h"
+#include "terrace/shard/layout.h"
 
 // The placements that a plan may have.
 
-namespace terrace::config {
-
-/// All parameters.
-struct ParameterSize {
-  std::int64_t elements = 0;
-  std::uint64_t element_bytes = 0;
-};
+namespace terrace::plan {
 
 /// A placement to try, and of what as much is kept on a faster tier as fits there.
 struct Candidate {
-  plan::Placement placement;
+  Placement placement;
   bool fills_boundaries = false;
   bool fills_parameters = false;
   bool fills_state = false;
@@ -42,7 +35,17 @@ struct Candidate {
 
 /// The placements to try, in an order in which the first one that fits is seldom far from the
 /// fastest.
-[[nodiscard]] std::vector<Candidate> candidates(const Settings& settings, const PlanBasis& basis,
-                                                const ParameterSize& size);
+[[nodiscard]] std::vector<Candidate> candidates(const Policy& policy, const model::Model& model,
+                                                const shard::Layout& layout);
 
-}  // namespace terrace::config
+/// What the policy asks of a plan with this placement, from which the order of its micro-batches
+/// follows.
+[[nodiscard]] PlanRequest request_for(const Policy& policy, const Placement& placement);
+
+/// The changes of `policy` that lower `need` of the least plan below that of `refused`, the one
+/// that lowers it most first, but for drives, which come before all: at most two.
+[[nodiscard]] std::vector<Relief> reliefs(const model::Model& model, const shard::Layout& layout,
+                                          const Policy& policy, std::uint64_t Need::*need,
+                                          const Need& refused);
+
+}  // namespace terrace::plan
