@@ -11,6 +11,7 @@
 #include "terrace/io/file.h"
 #include "terrace/io/free_space.h"
 #include "terrace/io/run_folder.h"
+#include "terrace/runtime/machine.h"
 
 namespace terrace::tools {
 namespace {
@@ -95,8 +96,8 @@ int run_copy(Context& context, const Arguments& arguments) {
   add_json(table, json);
   if (!parse(context, table, "terrace bench copy [OPTION ...]", arguments)) return 0;
   Attention attention(context);
-  const auto device = device::make_host_device();
-  show(bench_copy(*device, options, attention.watch), json);
+  const runtime::Machine machine = runtime::make_machine({.runs_here = false}, context.log);
+  show(bench_copy(*machine.device, options, attention.watch), json);
   return 0;
 }
 
@@ -196,7 +197,8 @@ int run_disk(Context& context, const Arguments& arguments) {
   if (!parse(context, table, usage, arguments)) return 0;
   options.paths = drives_of(paths);
   Attention attention(context);
-  show(bench_disk(options, attention.watch, context.log), json);
+  const runtime::Machine machine = runtime::make_machine({.runs_here = false}, context.log);
+  show(bench_disk(options, *machine.device, attention.watch, context.log), json);
   return 0;
 }
 

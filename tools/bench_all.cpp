@@ -10,6 +10,7 @@
 
 #include "terrace/core/clock.h"
 #include "terrace/core/units.h"
+#include "terrace/runtime/machine.h"
 #include "terrace/train/report.h"
 
 namespace terrace::tools {
@@ -76,9 +77,9 @@ void add_disk(const DiskBenchResult& bench, plan::HardwareProfile& profile) {
 
 plan::HardwareProfile bench_all(const AllBenchOptions& options, train::Watch& watch, Log& log) {
   plan::HardwareProfile profile;
-  const auto device = device::make_host_device();
+  const runtime::Machine machine = runtime::make_machine({.runs_here = false}, log);
   log.info("measuring copies");
-  const CopyBench copy = bench_copy(*device, options.copy, watch);
+  const CopyBench copy = bench_copy(*machine.device, options.copy, watch);
   profile.h2d_bytes_per_second = copy.h2d_gb_per_s * kGiga;
   profile.d2h_bytes_per_second = copy.d2h_gb_per_s * kGiga;
   profile.device_bytes_per_second = copy.device_gb_per_s * kGiga;
@@ -89,13 +90,13 @@ plan::HardwareProfile bench_all(const AllBenchOptions& options, train::Watch& wa
   log.info("measuring forward and backward of {}", options.compute.model);
   const ComputeBench compute = bench_compute(options.compute, watch);
   add_compute(compute, profile);
-  if (device->memory_is_host()) {
+  if (machine.device->memory_is_host()) {
     log.info("measuring both at once");
     profile.shared_cores_factor = shared_cores(options, compute.steps.front(), update, watch);
   }
   if (!options.disk.paths.empty()) {
     log.info("measuring the drives");
-    add_disk(bench_disk(options.disk, watch, log), profile);
+    add_disk(bench_disk(options.disk, *machine.device, watch, log), profile);
   }
   profile.name = fmt::format("measured on {}, {}, {}", host_name(), compute.machine, utc_now());
   return profile;

@@ -14,8 +14,8 @@
 #include "terrace/core/log.h"
 #include "terrace/core/workers.h"
 #include "terrace/device/device.h"
-#include "terrace/kernels/cpu.h"
 #include "terrace/model/model.h"
+#include "terrace/runtime/machine.h"
 #include "timed_ops.h"
 
 namespace terrace::tools {
@@ -30,17 +30,16 @@ class Bench {
   Bench(const ComputeBenchOptions& options, const train::Activity& measuring)
       : options_(options),
         measuring_(measuring),
-        device_(device::make_host_device()),
-        stream_(device_->make_stream("compute")),
         log_([](LogLevel, std::string_view) {}),
-        ops_(kernels::make_cpu_ops({.threads = choose_threads(options.threads).threads}, log_)) {}
+        machine_(runtime::make_machine({.threads = options.threads}, log_)),
+        stream_(machine_.device->make_stream("compute")) {}
 
   [[nodiscard]] const ComputeBenchOptions& options() const { return options_; }
-  [[nodiscard]] kernels::Ops& ops() const { return *ops_; }
+  [[nodiscard]] kernels::Ops& ops() const { return *machine_.ops; }
   [[nodiscard]] device::Stream& stream() const { return *stream_; }
 
   [[nodiscard]] Buffer allocate(std::uint64_t bytes) const {
-    Buffer buffer = device_->allocate(std::max<std::uint64_t>(bytes, 64), "the benchmark");
+    Buffer buffer = machine_.device->allocate(std::max<std::uint64_t>(bytes, 64), "the benchmark");
     std::memset(buffer.pointer().raw(), 0x3c, buffer.size());  // 0.0115 in FP32 and in bf16
     return buffer;
   }
@@ -57,10 +56,9 @@ class Bench {
  private:
   const ComputeBenchOptions& options_;
   const train::Activity& measuring_;
-  std::unique_ptr<device::Device> device_;
-  std::unique_ptr<device::Stream> stream_;
   Log log_;
-  std::unique_ptr<kernels::Ops> ops_;
+  runtime::Machine machine_;
+  std::unique_ptr<device::Stream> stream_;
 };
 
 /// "aT b += target": how a product's operands lie and what is added.

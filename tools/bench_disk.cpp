@@ -31,8 +31,10 @@ double cpu_seconds() {
 /// The state on the drives, the memory it moves to and from, and the ways.
 class Bench {
  public:
-  Bench(const DiskBenchOptions& options, train::Activity& measuring, Log& log)
+  Bench(const DiskBenchOptions& options, device::Device& device, train::Activity& measuring,
+        Log& log)
       : options_(options),
+        device_(device),
         measuring_(measuring),
         page_bytes_(std::max<std::uint64_t>(4 * kMiB, options.block)),
         pages_(std::max<std::uint64_t>(1, options.size / page_bytes_)),
@@ -115,7 +117,7 @@ class Bench {
 
   /// The kind of memory that runs have, with other bits everywhere.
   void fill_memory(std::uint64_t slots) {
-    memory_ = device_->allocate_pinned(slots * page_bytes_, "the pages in flight");
+    memory_ = device_.allocate_pinned(slots * page_bytes_, "the pages in flight");
     const RandomStream random(1, 2);
     for (std::size_t word = 0; word < memory_.size() / 8; ++word) {
       const std::uint64_t bits = random.bits(word);
@@ -159,6 +161,7 @@ class Bench {
   }
 
   DiskBenchOptions options_;
+  device::Device& device_;
   train::Activity& measuring_;
   std::uint64_t page_bytes_;
   std::uint64_t pages_;
@@ -166,7 +169,6 @@ class Bench {
   std::unique_ptr<io::PageStore> store_;
   std::unique_ptr<io::PageChannel> channel_;
   std::unique_ptr<RawPages> raw_;
-  std::unique_ptr<device::Device> device_ = device::make_host_device();
   device::Buffer memory_;
   std::vector<std::uint64_t> free_;
   std::uint64_t stamp_ = 0;
@@ -175,10 +177,9 @@ class Bench {
 
 /// CPU seconds a GiB of the checksum alone, over as much memory as a drive's queue has, so that the
 /// data comes from where it comes from in a run.
-double checksum_cost(const DiskBenchOptions& options) {
+double checksum_cost(const DiskBenchOptions& options, device::Device& device) {
   constexpr std::uint64_t kBlock = io::PageStore::kBlockBytes;
-  const auto device = device::make_host_device();
-  const device::Buffer memory = device->allocate_pinned(
+  const device::Buffer memory = device.allocate_pinned(
       options.block * static_cast<std::uint64_t>(options.depth), "what is checked");
   std::memset(memory.host().data(), 1, memory.size());
   const double start = cpu_seconds();
@@ -207,10 +208,11 @@ void check(const DiskBenchOptions& options) {
 
 }  // namespace
 
-DiskBenchResult bench_disk(const DiskBenchOptions& options, train::Watch& watch, Log& log) {
+DiskBenchResult bench_disk(const DiskBenchOptions& options, device::Device& device,
+                           train::Watch& watch, Log& log) {
   check(options);
   train::Activity measuring(watch, "measuring the drives");
-  Bench bench(options, measuring, log);
+  Bench bench(options, device, measuring, log);
   std::vector<Way> ways = {Way::store};
   if (options.raw) ways.insert(ways.end(), {Way::raw, Way::looked});
   (void)bench.run(Way::store, Pass::write);
@@ -237,7 +239,7 @@ DiskBenchResult bench_disk(const DiskBenchOptions& options, train::Watch& watch,
   result.engine = std::string(capabilities.driver);
   result.direct = capabilities.direct;
   result.registered = capabilities.registered;
-  result.checksum_cpu_seconds_per_gib = checksum_cost(options);
+  result.checksum_cpu_seconds_per_gib = checksum_cost(options, device);
   result.fallbacks = log.fallbacks();
   for (const fs::path& path : options.paths) result.drives.push_back(describe_drive(path));
   return result;

@@ -11,6 +11,7 @@
 #include "spread.h"
 #include "terrace/core/log.h"
 #include "terrace/core/units.h"
+#include "terrace/device/device.h"
 #include "terrace/io/engine.h"
 #include "terrace/train/watch.h"
 
@@ -78,8 +79,8 @@ struct DiskBenchResult {
 /// turns, each pass by one way after the other and the next time in the opposite order. Leaves
 /// nothing behind. Errors: `usage`, `does_not_fit`; `io` when a drive fails, or refuses O_DIRECT
 /// and `buffered` is off.
-[[nodiscard]] DiskBenchResult bench_disk(const DiskBenchOptions& options, train::Watch& watch,
-                                         Log& log);
+[[nodiscard]] DiskBenchResult bench_disk(const DiskBenchOptions& options, device::Device& device,
+                                         train::Watch& watch, Log& log);
 
 /// {"schema": "terrace.bench.disk/1", "read_gb_per_s": {"median", "p5", "p95"}, ...} with the
 /// members' names as keys; with `options.raw` also what the other ways gave, and for each pass the

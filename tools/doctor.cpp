@@ -17,7 +17,7 @@
 #include "terrace/io/engine.h"
 #include "terrace/io/free_space.h"
 #include "terrace/io/run_folder.h"
-#include "terrace/kernels/cpu.h"
+#include "terrace/runtime/machine.h"
 
 namespace terrace::tools {
 namespace {
@@ -40,13 +40,12 @@ void take_fallbacks(Findings& findings, const Log& log) {
 }
 
 void examine_processor(Findings& findings) {
-  const ThreadCount threads = choose_threads(0);
-  findings.facts.emplace_back("threads", threads.describe());
+  Log log = quiet_log();
+  const runtime::Machine machine = runtime::make_machine({.runs_here = false}, log);
+  findings.facts.emplace_back("threads", machine.threads.describe());
   const std::size_t nodes = read_topology().nodes.size();
   findings.facts.emplace_back("NUMA nodes", nodes > 0 ? fmt::format("{}", nodes) : "not known");
-  Log log = quiet_log();
-  const auto ops = kernels::make_cpu_ops({.threads = threads.threads}, log);
-  findings.facts.emplace_back("kernels", ops->description());
+  findings.facts.emplace_back("kernels", machine.ops->description());
   take_fallbacks(findings, log);
 }
 

@@ -326,7 +326,7 @@ int run_plan(Context& context, const Arguments& arguments) {
     settings.optimizer.learning_rate = setup.source.learning_rate;
   }
   config::PlanBasis basis;
-  basis.threads = setup.threads.threads;
+  basis.threads = setup.machine.threads.threads;
   if (profile && profile->device_memory_bytes) {
     basis.device_is_ram = false;
     const auto own = static_cast<std::uint64_t>(*profile->device_memory_bytes);

@@ -12,12 +12,13 @@ namespace terrace::runtime {
 using plan::Lane;
 
 struct Executor::Impl {
-  Impl(const Context& context_in, const OptimizerSetup& setup, RunState run_state_in)
+  Impl(const RunContext& context_in, const LaneOptions& options, const OptimizerSetup& setup,
+       RunState run_state_in)
       : context(context_in),
         run_state(std::move(run_state_in)),
-        training(parts(), context.plan.training),
-        evaluation(parts(), context.plan.evaluation),
-        optimizer(parts(), setup) {
+        training(context, options, context.plan.training),
+        evaluation(context, options, context.plan.evaluation),
+        optimizer(context, setup) {
     lanes.push_back(std::make_unique<SerialLane>(
         training, Lane::optimizer,
         [this](const plan::Task& task, std::uint64_t sequence) { optimizer.run(task, sequence); }));
@@ -35,12 +36,6 @@ struct Executor::Impl {
         Error(ErrorKind::internal, "the run was stopped", __FILE__, __LINE__));
     training.poison(stopped);
     evaluation.poison(stopped);
-  }
-
-  [[nodiscard]] Parts parts() const {
-    return {context.device, context.ops,   context.model,
-            context.layout, context.plan,  context.memory,
-            context.trace,  context.rates, context.overwrite_released};
   }
 
   void add_disk_lane(Program& program, Lane lane) {
@@ -61,7 +56,7 @@ struct Executor::Impl {
     context.store->commit(Version(outcome.step.value), std::as_bytes(std::span(state)));
   }
 
-  Context context;
+  RunContext context;
   RunState run_state;
   Program training;
   Program evaluation;
@@ -74,8 +69,9 @@ struct Executor::Impl {
   std::uint64_t evaluated = 0;
 };
 
-Executor::Executor(const Context& context, const OptimizerSetup& optimizer, RunState run_state)
-    : impl_(std::make_unique<Impl>(context, optimizer, std::move(run_state))) {}
+Executor::Executor(const RunContext& context, const LaneOptions& lanes,
+                   const OptimizerSetup& optimizer, RunState run_state)
+    : impl_(std::make_unique<Impl>(context, lanes, optimizer, std::move(run_state))) {}
 Executor::~Executor() = default;
 
 Executor::HostBatch Executor::host_batch(int micro_batch) {

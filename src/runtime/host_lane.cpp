@@ -130,7 +130,7 @@ DiskLane::DiskLane(Program& program, plan::Lane lane, io::PageStore& store, Comm
       transfers_(program.schedule().tasks.size()),
       moves_(program.schedule().tasks.size()),
       done_(64) {
-  const std::span<std::byte> slab = program.parts().memory.host_slab();
+  const std::span<std::byte> slab = program.context().memory.host_slab();
   channel_->register_buffers(std::span(&slab, 1));
   for (const int task : tasks_) bind(task);
   moved_.reserve(tasks_.size());
@@ -167,7 +167,7 @@ void DiskLane::bind(int index) {
   const Task& task = program_.schedule().tasks[static_cast<std::size_t>(index)];
   if (is_about_all_pages(task.kind)) return;
   // As many pages as slots, in the same order; or one slot for all pages, end to end.
-  const memory::MemoryPlan& regions = program_.parts().plan.memory;
+  const memory::MemoryPlan& regions = program_.context().plan.memory;
   std::vector<plan::Access> pages;
   std::vector<plan::Access> slots;
   for (const plan::Access& access : program_.schedule().accesses_of(task)) {
@@ -181,7 +181,7 @@ void DiskLane::bind(int index) {
     const std::uint64_t bytes = round_up(pages[page].bytes, io::PageStore::kAlignment);
     moves_[static_cast<std::size_t>(index)].push_back(
         {io::PageId(static_cast<std::uint64_t>(pages[page].region.value)),
-         program_.parts().memory.host(slot.region, slot.offset + (shared ? offset : 0), bytes)});
+         program_.context().memory.host(slot.region, slot.offset + (shared ? offset : 0), bytes)});
     offset += bytes;
   }
 }
@@ -209,7 +209,7 @@ void DiskLane::begin(int index, const Run& run) {
   if (is_about_all_pages(task.kind)) return finish_step(index, run);
   const std::int64_t begin_us = now_us();
   const bool late =
-      task.kind == TaskKind::write_chunk && !program_.parts().plan.updates_early(task.flat);
+      task.kind == TaskKind::write_chunk && !program_.context().plan.updates_early(task.flat);
   if (late && skips_(run.sequence)) {
     program_.record(task, run.sequence, run.step, begin_us, begin_us);  // its slot is free again
     return program_.event(index).signal(run.sequence);

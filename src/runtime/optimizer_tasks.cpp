@@ -14,17 +14,17 @@ using plan::Access;
 using plan::Task;
 using plan::TaskKind;
 
-OptimizerTasks::OptimizerTasks(const Parts& parts, const OptimizerSetup& setup)
-    : parts_(parts),
+OptimizerTasks::OptimizerTasks(const RunContext& context, const OptimizerSetup& setup)
+    : context_(context),
       setup_(setup),
       workers_(setup.threads),
-      optimizer_(setup.options, {setup.format, parts.plan.request.gradient,
-                                 parts.model.compute_dtype(), setup.seed}),
+      optimizer_(setup.options, {setup.format, context.plan.request.gradient,
+                                 context.model.compute_dtype(), setup.seed}),
       counter_(setup.skips_max) {
-  require(!parts.plan.updates_before_decision || setup.max_grad_norm == 0, ErrorKind::internal,
+  require(!context.plan.updates_before_decision || setup.max_grad_norm == 0, ErrorKind::internal,
           "the plan updates before the norm is known, but the gradients are to be clipped");
   std::int64_t next = 0;
-  for (const shard::Flat& flat : parts.layout.flats()) {
+  for (const shard::Flat& flat : context.layout.flats()) {
     first_index_.push_back(next);
     next += flat.elements;
   }
@@ -41,26 +41,26 @@ void OptimizerTasks::run(const Task& task, std::uint64_t sequence) {
     case TaskKind::decide:
       return decide(sequence);
     case TaskKind::update:
-      return update(task, parts_.plan.updates_early(task.flat) ? undecided() : outcome(sequence));
+      return update(task, context_.plan.updates_early(task.flat) ? undecided() : outcome(sequence));
     default:
       fail(ErrorKind::internal, "task \"{}\" is not the optimizer's", name_of(task.kind));
   }
 }
 
 std::string OptimizerTasks::tensor_at(int flat, std::int64_t element) const {
-  for (const shard::TensorPlace& tensor : parts_.layout.flat(flat).tensors) {
+  for (const shard::TensorPlace& tensor : context_.layout.flat(flat).tensors) {
     if (element < tensor.range.end()) {
-      return parts_.model.parameters()[static_cast<std::size_t>(tensor.parameter)].name;
+      return context_.model.parameters()[static_cast<std::size_t>(tensor.parameter)].name;
     }
   }
   return "padding";
 }
 
 void OptimizerTasks::add_norm(const Task& task) {
-  const Access& gradient = parts_.plan.training.accesses_of(task)[0];
+  const Access& gradient = context_.plan.training.accesses_of(task)[0];
   const optim::NonFinite bad =
-      norm_.add(workers_, parts_.memory.host(gradient.region, gradient.offset, gradient.bytes),
-                parts_.plan.request.gradient);
+      norm_.add(workers_, context_.memory.host(gradient.region, gradient.offset, gradient.bytes),
+                context_.plan.request.gradient);
   if (bad.count > 0 && nonfinite_parameter_.empty()) {
     nonfinite_parameter_ = tensor_at(task.flat, bad.first);
   }
@@ -69,7 +69,7 @@ void OptimizerTasks::add_norm(const Task& task) {
 void OptimizerTasks::decide(std::uint64_t sequence) {
   const StepInputs& inputs = inputs_[sequence % kStepSlots];
   StepOutcome& outcome = outcomes_[sequence % kStepSlots];
-  const std::span<std::byte> bytes = parts_.memory.host(parts_.plan.host_losses);
+  const std::span<std::byte> bytes = context_.memory.host(context_.plan.host_losses);
   const std::span losses(reinterpret_cast<const double*>(bytes.data()),
                          bytes.size() / sizeof(double));
   double sum = 0;
@@ -104,35 +104,36 @@ StepOutcome OptimizerTasks::undecided() const {
 }
 
 void OptimizerTasks::keep_parameter(const Task& task) {
-  const auto accesses = parts_.plan.training.accesses_of(task);
-  const auto& state = parts_.plan.request.state;
+  const auto accesses = context_.plan.training.accesses_of(task);
+  const auto& state = context_.plan.request.state;
   const Access& parameter = accesses[state.size()];
   const auto flat = static_cast<std::size_t>(task.flat);
-  const bool passes = parts_.plan.parameter_tier[flat] == memory::Tier::device &&
-                      parameter.region != parts_.plan.flat_parameter[flat] &&
-                      parameter.region != parts_.plan.host_parameter[flat];
+  const bool passes = context_.plan.parameter_tier[flat] == memory::Tier::device &&
+                      parameter.region != context_.plan.flat_parameter[flat] &&
+                      parameter.region != context_.plan.host_parameter[flat];
   if (!passes) return;
   const auto master = std::ranges::find(state, StateKind::master, &plan::StateElement::kind);
   const Access& source = accesses[static_cast<std::size_t>(master - state.begin())];
-  const std::span<std::byte> bytes = parts_.memory.host(source.region, source.offset, source.bytes);
+  const std::span<std::byte> bytes =
+      context_.memory.host(source.region, source.offset, source.bytes);
   kernels::narrow_master(
       workers_, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)},
-      parts_.model.compute_dtype(),
-      parts_.memory.host(parameter.region, parameter.offset, parameter.bytes));
+      context_.model.compute_dtype(),
+      context_.memory.host(parameter.region, parameter.offset, parameter.bytes));
 }
 
 void OptimizerTasks::update(const Task& task, const StepOutcome& outcome) {
   if (outcome.skip) return keep_parameter(task);
   // states in the order of the request, the parameter, the gradient
-  const auto accesses = parts_.plan.training.accesses_of(task);
+  const auto accesses = context_.plan.training.accesses_of(task);
   const auto bytes_of = [&](const Access& access) {
-    return parts_.memory.host(access.region, access.offset, access.bytes);
+    return context_.memory.host(access.region, access.offset, access.bytes);
   };
-  const plan::Chunk& chunk = parts_.plan.chunks[static_cast<std::size_t>(task.chunk)];
+  const plan::Chunk& chunk = context_.plan.chunks[static_cast<std::size_t>(task.chunk)];
   optim::ChunkViews views;
   views.count = chunk.range.count;
   views.first_index = first_index_[static_cast<std::size_t>(chunk.flat)] + chunk.range.first;
-  const auto& state = parts_.plan.request.state;
+  const auto& state = context_.plan.request.state;
   for (std::size_t kind = 0; kind < state.size(); ++kind) {
     const std::span<std::byte> bytes = bytes_of(accesses[kind]);
     switch (state[kind].kind) {
@@ -156,7 +157,7 @@ void OptimizerTasks::update(const Task& task, const StepOutcome& outcome) {
   scalars.step = outcome.updates;
   scalars.learning_rate = outcome.learning_rate;
   scalars.gradient_scale = outcome.gradient_scale;
-  scalars.weight_decay = parts_.layout.flat(chunk.flat).decayed ? setup_.options.weight_decay : 0;
+  scalars.weight_decay = context_.layout.flat(chunk.flat).decayed ? setup_.options.weight_decay : 0;
   optimizer_.update(workers_, views, scalars);
 }
 

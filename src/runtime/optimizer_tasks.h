@@ -18,7 +18,7 @@ namespace terrace::runtime {
 /// Single-owner: the lane's thread, but for what is said to be otherwise.
 class OptimizerTasks {
  public:
-  OptimizerTasks(const Parts& parts, const OptimizerSetup& setup);
+  OptimizerTasks(const RunContext& context, const OptimizerSetup& setup);
 
   /// Before a run is posted, from the posting thread: what `decide` needs of the step.
   void prepare(std::uint64_t sequence, const StepInputs& inputs);
@@ -45,7 +45,7 @@ class OptimizerTasks {
   void keep_parameter(const plan::Task& task);
   [[nodiscard]] std::string tensor_at(int flat, std::int64_t element) const;
 
-  Parts parts_;
+  RunContext context_;
   OptimizerSetup setup_;
   Workers workers_;
   optim::Optimizer optimizer_;

@@ -13,34 +13,36 @@ using plan::Lane;
 using plan::Task;
 using plan::TaskKind;
 
-Program::Program(const Parts& parts, const plan::Schedule& schedule)
-    : parts_(parts),
+Program::Program(const RunContext& context, const LaneOptions& options,
+                 const plan::Schedule& schedule)
+    : context_(context),
+      trace_(options.trace),
       schedule_(schedule),
       bound_(schedule.tasks.size()),
       released_(schedule.tasks.size()),
       causes_(schedule) {
   spans_.fill(std::vector<TaskSpan>(schedule.tasks.size()));
-  std::ranges::transform(parts_.rates, paces_.begin(), [](double rate) { return Pace(rate); });
+  std::ranges::transform(options.rates, paces_.begin(), [](double rate) { return Pace(rate); });
   for (std::size_t index = 0; index < schedule.tasks.size(); ++index) {
-    events_.push_back(parts_.device.make_event());
+    events_.push_back(context_.device.make_event());
     const Lane lane = schedule.tasks[index].lane;
     auto& stream = streams_[static_cast<std::size_t>(lane)];
     if (!is_stream(lane)) continue;
-    if (!stream) stream = parts_.device.make_stream(std::string(name_of(lane)));
+    if (!stream) stream = context_.device.make_stream(std::string(name_of(lane)));
     bind(index);
   }
-  if (parts_.overwrite_released) find_released();
+  if (options.overwrite_released) find_released();
 }
 
 void Program::find_released() {
-  for (const Lifetime& life : lifetimes(parts_.plan, schedule_)) {
-    const bool host = parts_.plan.memory.region(life.region).tier == memory::Tier::host;
-    if (!life.last_sees_all || !(host || parts_.device.memory_is_host())) continue;
+  for (const Lifetime& life : lifetimes(context_.plan, schedule_)) {
+    const bool host = context_.plan.memory.region(life.region).tier == memory::Tier::host;
+    if (!life.last_sees_all || !(host || context_.device.memory_is_host())) continue;
     const auto last = static_cast<std::size_t>(life.last);
     // Only what the last task itself touches is guarded by waits for it.
     for (const Access& access : schedule_.accesses_of(schedule_.tasks[last])) {
       if (access.region != life.region) continue;
-      released_[last].push_back(parts_.memory.host(access.region, access.offset, access.bytes));
+      released_[last].push_back(context_.memory.host(access.region, access.offset, access.bytes));
     }
   }
 }
@@ -53,9 +55,9 @@ void Program::bind(std::size_t index) {
   // The order of the accesses is stated with each `TaskKind`.
   std::size_t next = 0;
   auto take = [&] { return pointer(accesses[next++]); };
-  const bool has_input =
-      parts_.model.units()[static_cast<std::size_t>(task.unit)].kind != model::UnitKind::embedding;
-  const model::BatchShape shape = parts_.plan.request.micro_batch;
+  const bool has_input = context_.model.units()[static_cast<std::size_t>(task.unit)].kind !=
+                         model::UnitKind::embedding;
+  const model::BatchShape shape = context_.plan.request.micro_batch;
   const auto tokens = static_cast<std::size_t>(shape.tokens());
   const device::Span<std::int32_t> batch(take(), 2 * tokens);
   bound.batch = {shape, batch.subspan(0, tokens), batch.subspan(tokens, tokens)};
@@ -84,7 +86,7 @@ void Program::bind(std::size_t index) {
   }
   if (has_input) bound.activations.input = take();
   auto rest = accesses.subspan(next);
-  const std::size_t flats = parts_.layout.flats_of_unit(task.unit).size();
+  const std::size_t flats = context_.layout.flats_of_unit(task.unit).size();
   if (task.kind == TaskKind::head || task.kind == TaskKind::backward) {
     bind_gradients(task, rest.first(flats), bound);
     rest = rest.subspan(flats);
@@ -102,20 +104,23 @@ std::size_t position_of(std::span<const int> flats, int flat) {
 }  // namespace
 
 void Program::bind_weights(const Task& task, std::span<const Access> accesses, Bound& bound) {
-  const DType dtype = parts_.model.compute_dtype();
-  for (const int parameter : parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
-    const shard::ParameterPlace& place = parts_.layout.place(parameter);
+  const DType dtype = context_.model.compute_dtype();
+  for (const int parameter :
+       context_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
+    const shard::ParameterPlace& place = context_.layout.place(parameter);
     const kernels::View flat{
-        pointer(accesses[position_of(parts_.layout.flats_of_unit(task.unit), place.flat)]), dtype};
+        pointer(accesses[position_of(context_.layout.flats_of_unit(task.unit), place.flat)]),
+        dtype};
     bound.weights.push_back(flat.offset(place.range.first));
   }
 }
 
 void Program::bind_gradients(const Task& task, std::span<const Access> accesses, Bound& bound) {
-  for (const int parameter : parts_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
-    const shard::ParameterPlace& place = parts_.layout.place(parameter);
+  for (const int parameter :
+       context_.model.units()[static_cast<std::size_t>(task.unit)].parameters) {
+    const shard::ParameterPlace& place = context_.layout.place(parameter);
     const kernels::View flat{
-        pointer(accesses[position_of(parts_.layout.flats_of_unit(task.unit), place.flat)]),
+        pointer(accesses[position_of(context_.layout.flats_of_unit(task.unit), place.flat)]),
         DType::f32};
     bound.gradients.push_back({flat.offset(place.range.first), task.micro_batch > 0});
   }
@@ -180,17 +185,17 @@ void Program::record(const Task& task, std::uint64_t sequence, Step step, std::i
   TaskSpan& kept = span(sequence, static_cast<std::size_t>(&task - schedule_.tasks.data()));
   kept.begin_us = begin_us;
   kept.end_us = end_us;
-  if (parts_.trace == nullptr) return;
-  parts_.trace->record(static_cast<std::size_t>(task.lane),
-                       {name_of(task.kind), begin_us, end_us, step.value,
-                        static_cast<int>(&task - schedule_.tasks.data()), task.unit,
-                        task.micro_batch, task.chunk, task.bytes});
+  if (trace_ == nullptr) return;
+  trace_->record(static_cast<std::size_t>(task.lane),
+                 {name_of(task.kind), begin_us, end_us, step.value,
+                  static_cast<int>(&task - schedule_.tasks.data()), task.unit, task.micro_batch,
+                  task.chunk, task.bytes});
 }
 
 void Program::run(const Task& task, const Bound& bound, device::Stream& stream, float loss_scale) {
   const auto accesses = schedule_.accesses_of(task);
   auto host = [&](const Access& access) {
-    return parts_.memory.host(access.region, access.offset, access.bytes);
+    return context_.memory.host(access.region, access.offset, access.bytes);
   };
   switch (task.kind) {
     case TaskKind::copy_batch:
@@ -205,20 +210,22 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream, 
       return stream.copy_to_host(host(accesses[0]), pointer(accesses[1]));
     case TaskKind::forward:
     case TaskKind::recompute:
-      return parts_.model.forward(stream, task.unit, bound.weights, bound.batch, bound.activations);
+      return context_.model.forward(stream, task.unit, bound.weights, bound.batch,
+                                    bound.activations);
     case TaskKind::head:
-      return parts_.model.head_forward_backward(stream, bound.weights, bound.batch,
-                                                bound.activations, loss_scale, bound.d_boundary,
-                                                bound.gradients, bound.loss);
+      return context_.model.head_forward_backward(stream, bound.weights, bound.batch,
+                                                  bound.activations, loss_scale, bound.d_boundary,
+                                                  bound.gradients, bound.loss);
     case TaskKind::head_loss:
-      return parts_.model.head_loss(stream, bound.weights, bound.batch, bound.activations,
-                                    bound.loss);
+      return context_.model.head_loss(stream, bound.weights, bound.batch, bound.activations,
+                                      bound.loss);
     case TaskKind::head_logits:
-      return parts_.model.head_logits(stream, bound.weights, bound.batch, bound.activations,
-                                      device::Span<std::int32_t>(bound.position, 1), bound.logits);
+      return context_.model.head_logits(stream, bound.weights, bound.batch, bound.activations,
+                                        device::Span<std::int32_t>(bound.position, 1),
+                                        bound.logits);
     case TaskKind::backward:
-      return parts_.model.backward(stream, task.unit, bound.weights, bound.batch, bound.activations,
-                                   bound.d_boundary, bound.gradients);
+      return context_.model.backward(stream, task.unit, bound.weights, bound.batch,
+                                     bound.activations, bound.d_boundary, bound.gradients);
     case TaskKind::round_gradient:
       return round_gradient(task, stream);
     default:
@@ -228,14 +235,14 @@ void Program::run(const Task& task, const Bound& bound, device::Stream& stream, 
 
 void Program::round_gradient(const Task& task, device::Stream& stream) {
   const auto accesses = schedule_.accesses_of(task);
-  const shard::Flat& flat = parts_.layout.flat(task.flat);
-  const kernels::View target{pointer(accesses[0]), parts_.plan.request.gradient};
+  const shard::Flat& flat = context_.layout.flat(task.flat);
+  const kernels::View target{pointer(accesses[0]), context_.plan.request.gradient};
   const kernels::View sum{pointer(accesses[1]), DType::f32};
   std::int64_t end = 0;  // padding belongs to no tensor and must be zero: the norm reads it
   auto clear_to = [&](std::int64_t next) {
     if (next > end) {
-      parts_.ops.clear(stream, target.offset(end).data,
-                       static_cast<std::uint64_t>(next - end) * size_of(target.dtype));
+      context_.ops.clear(stream, target.offset(end).data,
+                         static_cast<std::uint64_t>(next - end) * size_of(target.dtype));
     }
   };
   for (const shard::TensorPlace& tensor : flat.tensors) {
@@ -243,14 +250,14 @@ void Program::round_gradient(const Task& task, device::Stream& stream) {
     clear_to(first);
     for (const Access& other : accesses.subspan(2)) {  // the other users of a tied weight
       const kernels::View view{pointer(other), DType::f32};
-      parts_.ops.add(
+      context_.ops.add(
           stream, {tensor.range.count, sum.offset(first), view.offset(first), sum.offset(first)});
     }
     if (target.dtype == DType::f32) {
       stream.copy_on_device(target.offset(first).data, sum.offset(first).data,
                             static_cast<std::size_t>(tensor.range.count) * sizeof(float));
     } else {
-      parts_.ops.convert(stream, target.offset(first), sum.offset(first), tensor.range.count);
+      context_.ops.convert(stream, target.offset(first), sum.offset(first), tensor.range.count);
     }
     end = tensor.range.end();
   }

@@ -7,40 +7,22 @@
 #include <vector>
 
 #include "pace.h"
-#include "terrace/core/trace.h"
-#include "terrace/device/device.h"
-#include "terrace/model/model.h"
-#include "terrace/plan/plan.h"
-#include "terrace/runtime/run_memory.h"
+#include "terrace/runtime/run_context.h"
 #include "terrace/runtime/step.h"
-#include "terrace/shard/layout.h"
 #include "wait_causes.h"
 
 namespace terrace::runtime {
-
-/// What running a schedule needs and does not own. All outlive the program.
-struct Parts {
-  device::Device& device;
-  kernels::Ops& ops;
-  const model::Model& model;
-  const shard::Layout& layout;
-  const plan::Plan& plan;
-  RunMemory& memory;
-  Trace* trace = nullptr;  ///< null: no trace
-  LaneRates rates = {};    ///< to which lanes are held
-  bool overwrite_released = kOverwriteReleased;
-};
 
 /// A schedule bound to a run's memory: an event a task, and for each task of the stream lanes the
 /// views that it is called with. A run of the schedule has a number, its *sequence*, counted from
 /// 1; a task's event reaches that number when the task of that run is complete.
 class Program {
  public:
-  Program(const Parts& parts, const plan::Schedule& schedule);
+  Program(const RunContext& context, const LaneOptions& options, const plan::Schedule& schedule);
 
   [[nodiscard]] const plan::Schedule& schedule() const { return schedule_; }
   [[nodiscard]] device::Event& event(int task) { return *events_[static_cast<std::size_t>(task)]; }
-  [[nodiscard]] const Parts& parts() const { return parts_; }
+  [[nodiscard]] const RunContext& context() const { return context_; }
   /// Times of the run with this sequence; valid until kStepSlots runs later.
   [[nodiscard]] StepTimes& times(std::uint64_t sequence) { return times_[sequence % kStepSlots]; }
 
@@ -100,12 +82,13 @@ class Program {
   void bind_weights(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
   void bind_gradients(const plan::Task& task, std::span<const plan::Access> accesses, Bound& bound);
   [[nodiscard]] device::Pointer pointer(const plan::Access& access) const {
-    return parts_.memory.device(access.region, access.offset);
+    return context_.memory.device(access.region, access.offset);
   }
   void run(const plan::Task& task, const Bound& bound, device::Stream& stream, float loss_scale);
   void round_gradient(const plan::Task& task, device::Stream& stream);
 
-  Parts parts_;
+  RunContext context_;
+  Trace* trace_;
   const plan::Schedule& schedule_;
   std::vector<std::unique_ptr<device::Event>> events_;
   std::vector<Bound> bound_;

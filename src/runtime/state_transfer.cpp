@@ -54,8 +54,10 @@ class ChunkMeter {
 
 }  // namespace
 
-StateTransfer::StateTransfer(const Context& context, Workers& workers)
+StateTransfer::StateTransfer(const RunContext& context, const optim::StateFormat& format,
+                             Workers& workers)
     : context_(context),
+      format_(format),
       workers_(workers),
       stream_(context.device.make_stream("transfer")),
       parameter_by_name_(index_names(context.model)),
@@ -147,13 +149,13 @@ void StateTransfer::read_chunk_values(checkpoint::StateSource& source, StateKind
 void StateTransfer::encode(std::size_t kind, std::span<const float> values,
                            std::span<std::byte> state, std::span<std::byte> parameter) {
   const bool master = context_.plan.request.state[kind].kind == StateKind::master;
-  if (master && context_.format.master == optim::MasterFormat::split) {
+  if (master && format_.master == optim::MasterFormat::split) {
     return kernels::split_master(workers_, values, as<Bf16>(parameter), as<std::uint16_t>(state));
   }
   if (master) {
     kernels::narrow_master(workers_, values, context_.model.compute_dtype(), parameter);
   }
-  if (master || context_.format.moments == DType::f32) {
+  if (master || format_.moments == DType::f32) {
     std::memcpy(state.data(), values.data(), values.size_bytes());
     return;
   }
@@ -237,13 +239,13 @@ void StateTransfer::decode(int chunk, std::size_t kind, std::int64_t first,
   const bool master = context_.plan.request.state[kind].kind == StateKind::master;
   const std::span<const std::byte> state = state_bytes(chunk, kind, true);
   const auto begin = static_cast<std::size_t>(first);
-  if (master && context_.format.master == optim::MasterFormat::split) {
+  if (master && format_.master == optim::MasterFormat::split) {
     const std::span<const std::byte> parameter = parameter_bytes(chunk, true);
     return kernels::join_master(workers_, as_const<Bf16>(parameter).subspan(begin, values.size()),
                                 as_const<std::uint16_t>(state).subspan(begin, values.size()),
                                 values);
   }
-  if (master || context_.format.moments == DType::f32) {
+  if (master || format_.moments == DType::f32) {
     std::memcpy(values.data(), as_const<float>(state).subspan(begin).data(), values.size_bytes());
     return;
   }

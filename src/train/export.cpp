@@ -9,7 +9,7 @@
 #include "terrace/data/tokenizer.h"
 #include "terrace/io/entry.h"
 #include "terrace/io/file.h"
-#include "terrace/kernels/cpu.h"
+#include "terrace/runtime/machine.h"
 #include "terrace/train/model_source.h"
 
 namespace terrace::train {
@@ -55,8 +55,8 @@ Exported export_model(const ExportOptions& options, Watch& watch, Log& log) {
   const checkpoint::ModelDescription model =
       describe(saved, options.dtype.value_or(saved.weights_dtype()));
   // Only for the names and shapes of its parameters.
-  const auto ops = kernels::make_cpu_ops({}, log);
-  const auto tensors = tensor_shapes(model::Model(model.config, DType::f32, *ops));
+  const runtime::Machine machine = runtime::make_machine({.threads = 1, .runs_here = false}, log);
+  const auto tensors = tensor_shapes(model::Model(model.config, DType::f32, *machine.ops));
   using TooLarge = checkpoint::HeldValues::TooLarge;
   checkpoint::HeldValues weights(saved, model.dtype,
                                  options.saturate ? TooLarge::replaced : TooLarge::noted);

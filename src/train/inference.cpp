@@ -29,13 +29,12 @@ struct LoadedModel {
   LoadedModel(RunSetup setup_in, plan::Plan plan_in, Watch& watch, Log& log)
       : setup(std::move(setup_in)),
         plan(std::move(plan_in)),
-        memory(*setup.device, plan.memory),
-        workers(setup.threads.threads),
-        executor({*setup.device, *setup.ops, *setup.model, *setup.layout, plan, memory},
-                 runtime::OptimizerSetup{},
-                 [](const runtime::StepOutcome&) { return std::string(); }) {
-    runtime::StateTransfer transfer(
-        {*setup.device, *setup.model, *setup.layout, plan, memory, nullptr, {}}, workers);
+        memory(*setup.machine.device, plan.memory),
+        workers(setup.machine.threads.threads),
+        context{
+            *setup.machine.device, *setup.machine.ops, *setup.model, *setup.layout, plan, memory},
+        executor(context, {}, {}, [](const runtime::StepOutcome&) { return std::string(); }) {
+    runtime::StateTransfer transfer(context, {}, workers);
     const auto weights = [&] {
       Activity verifying(watch, "verifying the weights' checksums");
       return open_weights(setup.source, *setup.model, log, verifying.progress());
@@ -51,6 +50,7 @@ struct LoadedModel {
   plan::Plan plan;
   runtime::RunMemory memory;
   Workers workers;
+  runtime::RunContext context;
   runtime::Executor executor;
 };
 
@@ -69,7 +69,7 @@ plan::Plan plan_forwards(const RunSetup& setup, const config::Settings& settings
   plan::PlanRequest request;
   request.purpose = purpose;
   request.micro_batch = shape;
-  request.threads = setup.threads.threads;
+  request.threads = setup.machine.threads.threads;
   plan::Plan plan = plan::make_plan(*setup.model, *setup.layout, request);
   const config::Budgets budgets = config::budgets_of(settings.placement);
   const plan::Need need(plan);

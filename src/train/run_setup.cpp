@@ -5,40 +5,37 @@
 #include "own_files.h"
 #include "terrace/config/planning.h"
 #include "terrace/core/error.h"
-#include "terrace/device/gpu.h"
-#include "terrace/kernels/cpu.h"
 
 namespace terrace::train {
 namespace {
 
-/// Threads of a run beside those that compute: streams, lanes, the disk's, the signals'.
-constexpr int kOtherThreads = 12;
+runtime::DeviceKind kind_of(config::DeviceChoice choice) {
+  switch (choice) {
+    case config::DeviceChoice::automatic:
+      return runtime::DeviceKind::automatic;
+    case config::DeviceChoice::cpu:
+      return runtime::DeviceKind::host;
+    case config::DeviceChoice::cuda:
+      return runtime::DeviceKind::cuda;
+  }
+  return runtime::DeviceKind::automatic;
+}
 
 }  // namespace
 
 RunSetup set_up(const config::Settings& settings, Log& log, SetupUse use) {
-  require(settings.placement.device != config::DeviceChoice::cuda, ErrorKind::device,
-          "--device is cuda, but this build computes on the host device only: use --device cpu");
   const int ranks = static_cast<int>(settings.ranks.ranks);
   require(ranks == 1 || use == SetupUse::plan, ErrorKind::usage,
           "--ranks is {}, but this build trains on one rank: leave it out", ranks);
   RunSetup setup;
-  setup.threads = choose_threads(static_cast<int>(settings.ranks.threads));
-  // OpenMP's and oneTBB's, which both end badly where the system has no more.
-  if (use == SetupUse::run) require_threads(2 * (setup.threads.threads - 1) + kOtherThreads);
+  setup.machine = runtime::make_machine({.device = kind_of(settings.placement.device),
+                                         .threads = static_cast<int>(settings.ranks.threads),
+                                         .runs_here = use == SetupUse::run},
+                                        log);
   setup.source = find_model(settings.model, log);
-  setup.device = device::make_host_device();
-  setup.device_reason = "as asked";
-  if (settings.placement.device == config::DeviceChoice::automatic) {
-    const device::GpuSearch search = device::look_for_gpu();
-    setup.device_reason = search.reason;
-    if (search.found && use == SetupUse::run) log.fallback("device", search.reason);
-  }
-  kernels::CpuOptions cpu;
-  cpu.threads = setup.threads.threads;
-  setup.ops = kernels::make_cpu_ops(cpu, log);
-  setup.dtype = config::choose_dtype(settings, setup.ops->native(DType::bf16));
-  setup.model = std::make_unique<model::Model>(setup.source.config, setup.dtype, *setup.ops);
+  setup.dtype = config::choose_dtype(settings, setup.machine.ops->native(DType::bf16));
+  setup.model =
+      std::make_unique<model::Model>(setup.source.config, setup.dtype, *setup.machine.ops);
   setup.layout = std::make_unique<shard::Layout>(shard::shape_of(*setup.model), ranks,
                                                  settings.optimizer.decay_all);
   return setup;

@@ -82,10 +82,8 @@ void Trainer::make_executor() {
   const runtime::OptimizerSetup optimizer = optimizer_setup();
   if (traced_.first <= traced_.last) trace_ = runtime::make_trace(chosen_.plan, traced_);
   executor_ = std::make_unique<runtime::Executor>(
-      runtime::Executor::Context{*setup_.device, *setup_.ops, *setup_.model, *setup_.layout,
-                                 chosen_.plan, *memory_, store_ ? &store_->pages() : nullptr,
-                                 trace_.get(), lane_rates()},
-      optimizer, [this](const runtime::StepOutcome& outcome) {
+      run_context(), runtime::LaneOptions{trace_.get(), lane_rates()}, optimizer,
+      [this](const runtime::StepOutcome& outcome) {
         return commit_state(outcome, log_->commit(row_of(outcome)));
       });
   executor_->restore(counters_);
@@ -312,10 +310,11 @@ void Trainer::write_record(bool finished) const {
   RunRecordContents record;
   record.run = beginning_.run;
   record.command = context_.command;
-  record.device = fmt::format("{} ({})", setup_.device->name(), setup_.device_reason);
-  record.kernels = setup_.ops->description();
+  record.device =
+      fmt::format("{} ({})", setup_.machine.device->name(), setup_.machine.device_reason);
+  record.kernels = setup_.machine.ops->description();
   record.placement = chosen_.placement;
-  record.threads = setup_.threads.describe();
+  record.threads = setup_.machine.threads.describe();
   if (const auto found = executor_->disk_capabilities()) {
     const io::Capabilities& can = *found;
     record.disk_engine =

@@ -85,6 +85,7 @@ class Trainer {
   }
   void make_store();
   void make_transfer();
+  [[nodiscard]] runtime::RunContext run_context() const;
   void make_executor();
 
   // The loop.

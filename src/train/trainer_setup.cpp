@@ -43,7 +43,7 @@ Trainer::Trainer(config::Settings settings, const TrainContext& context)
       watch_(context.signal, context.terminal, context.log),
       output_(settings_.output, context.log),
       setup_(set_up(settings_, context.log)),
-      workers_(setup_.threads) {
+      workers_(setup_.machine.threads) {
   settings_.numerics.dtype = setup_.dtype;
   config::resolve_batch(settings_.batch, 1);
   output_.require_kept(setup_.source.folder);
@@ -105,7 +105,7 @@ void Trainer::prepare_beginning() {
 
 config::Settings Trainer::compared_settings() const {
   return written_out(settings_,
-                     {setup_.dtype, learning_rate_, total_steps_, setup_.threads.threads});
+                     {setup_.dtype, learning_rate_, total_steps_, setup_.machine.threads.threads});
 }
 
 void Trainer::record_settings() {
@@ -159,7 +159,7 @@ void Trainer::warn_of_profile() const {
 void Trainer::prepare_plan() {
   warn_of_profile();
   config::PlanBasis basis;
-  basis.threads = setup_.threads.threads;
+  basis.threads = setup_.machine.threads.threads;
   if (beginning_.store) basis.store_parameter_bytes = beginning_.store->parameter_bytes();
   basis.freed_disk_bytes = beginning_.freed_bytes(settings_.placement);
   const Activity choosing(watch_, "choosing a placement");
@@ -235,9 +235,10 @@ void Trainer::print_tables() const {
       {"data", describe_data()},
       {"steps", describe_steps()},
       {"learning rate", schedule().describe()},
-      {"device", fmt::format("{} ({})", setup_.device->name(), setup_.device_reason)},
-      {"kernels", setup_.ops->description()},
-      {"threads", setup_.threads.describe()},
+      {"device",
+       fmt::format("{} ({})", setup_.machine.device->name(), setup_.machine.device_reason)},
+      {"kernels", setup_.machine.ops->description()},
+      {"threads", setup_.machine.threads.describe()},
       {"placement", chosen_.placement},
       {"updates", when_updated(plan)},
       {"RAM", fmt::format("{} of {} ({})", format_bytes(chosen_.process_bytes),
@@ -274,7 +275,7 @@ runtime::OptimizerSetup Trainer::optimizer_setup() const {
   setup.max_grad_norm = settings_.optimizer.max_grad_norm;
   setup.skips_max = settings_.optimizer.max_skipped_steps;
   setup.seed = static_cast<std::uint64_t>(settings_.numerics.seed);
-  setup.threads = setup_.threads;
+  setup.threads = setup_.machine.threads;
   return setup;
 }
 

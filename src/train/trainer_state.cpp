@@ -36,7 +36,7 @@ void Trainer::allocate() {
                            {.total = chosen_.plan.memory.bytes(memory::Tier::device) +
                                      chosen_.plan.memory.bytes(memory::Tier::host)});
   const plan::Plan& plan = chosen_.plan;
-  memory_ = std::make_unique<runtime::RunMemory>(*setup_.device, plan.memory);
+  memory_ = std::make_unique<runtime::RunMemory>(*setup_.machine.device, plan.memory);
   runtime::touch_first(plan, *memory_, workers_);
 }
 
@@ -69,11 +69,18 @@ std::uint64_t Trainer::commit_state_bytes_max() const {
 }
 
 void Trainer::make_transfer() {
-  transfer_ = std::make_unique<runtime::StateTransfer>(
-      runtime::StateTransfer::Context{*setup_.device, *setup_.model, *setup_.layout, chosen_.plan,
-                                      *memory_, store_ ? &store_->pages() : nullptr,
-                                      settings_.optimizer.state},
-      workers_);
+  transfer_ =
+      std::make_unique<runtime::StateTransfer>(run_context(), settings_.optimizer.state, workers_);
+}
+
+runtime::RunContext Trainer::run_context() const {
+  return {*setup_.machine.device,
+          *setup_.machine.ops,
+          *setup_.model,
+          *setup_.layout,
+          chosen_.plan,
+          *memory_,
+          store_ ? &store_->pages() : nullptr};
 }
 
 void Trainer::load_state() {
@@ -170,7 +177,7 @@ checkpoint::TrainerState Trainer::trainer_state(Step step, std::int64_t updates,
   state.num_train_epochs = settings_.length.epochs;
   state.loader = data_.training->position(samples);
   state.identity = identity_;
-  state.versions = {{"terrace", TERRACE_VERSION}, {"kernels", setup_.ops->description()}};
+  state.versions = {{"terrace", TERRACE_VERSION}, {"kernels", setup_.machine.ops->description()}};
   state.numerics = numerics_;
   state.layout = layout_;
   state.state_form = state_form(settings_, setup_.dtype);

@@ -63,7 +63,8 @@ class Rig {
                               const std::shared_ptr<io::MemoryDisk>& disk, std::int64_t steps) {
     RunMemory memory(*device, plan_.memory);
     const std::unique_ptr<io::PageStore> store = make_store(disk);
-    StateTransfer transfer({*device, model_, layout_, plan_, memory, store.get(), {}}, workers_);
+    const RunContext context{*device, *ops_, model_, layout_, plan_, memory, store.get()};
+    StateTransfer transfer(context, {}, workers_);
     InitialState initial(model_, 7, workers_);
     WithInfiniteToken infinite(initial, model_.config().hidden_size);
     if (skipped_step_ > 0) {
@@ -75,9 +76,8 @@ class Rig {
     OptimizerSetup setup;
     setup.schedule = config::learning_rate_schedule({}, 100, 1e-2);
     setup.max_grad_norm = 0;
-    Executor::Context context{*device, *ops_, model_, layout_, plan_, memory, store.get()};
-    context.overwrite_released = true;
-    Executor executor(context, setup, [](const StepOutcome&) { return std::string("state"); });
+    Executor executor(context, {.overwrite_released = true}, setup,
+                      [](const StepOutcome&) { return std::string("state"); });
     std::vector<StepResult> results;
     results.reserve(static_cast<std::size_t>(steps) + 1);
     auto finish = [&] {

@@ -5,15 +5,11 @@
 #include <optional>
 #include <string>
 
-#include "terrace/core/trace.h"
 #include "terrace/io/page_store.h"
-#include "terrace/model/model.h"
 #include "terrace/optim/step_counter.h"
-#include "terrace/plan/plan.h"
 #include "terrace/runtime/optimizer_setup.h"
-#include "terrace/runtime/run_memory.h"
+#include "terrace/runtime/run_context.h"
 #include "terrace/runtime/step.h"
-#include "terrace/shard/layout.h"
 
 namespace terrace::runtime {
 
@@ -24,24 +20,12 @@ namespace terrace::runtime {
 /// Single-owner.
 class Executor {
  public:
-  struct Context {
-    device::Device& device;
-    kernels::Ops& ops;
-    const model::Model& model;
-    const shard::Layout& layout;
-    const plan::Plan& plan;
-    RunMemory& memory;
-    io::PageStore* store = nullptr;  ///< null when the plan uses no disk
-    Trace* trace = nullptr;          ///< lanes as `plan::Lane`; null: none
-    LaneRates rates = {};            ///< to which lanes are held
-    /// Memory that a step gives back is overwritten at once, so that whoever reads it too early or
-    /// too late sees nothing that could pass for a number. Where the host can touch it.
-    bool overwrite_released = kOverwriteReleased;
-  };
   /// What a commit stores beside the pages, given what became of the step; called on the disk lane.
   using RunState = std::function<std::string(const StepOutcome&)>;
 
-  Executor(const Context& context, const OptimizerSetup& optimizer, RunState run_state);
+  /// The context has a store if the plan uses disks.
+  Executor(const RunContext& context, const LaneOptions& lanes, const OptimizerSetup& optimizer,
+           RunState run_state);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

@@ -11,7 +11,7 @@
 #include "terrace/model/model.h"
 #include "terrace/optim/state_format.h"
 #include "terrace/plan/plan.h"
-#include "terrace/runtime/run_memory.h"
+#include "terrace/runtime/run_context.h"
 #include "terrace/shard/layout.h"
 
 namespace terrace::runtime {
@@ -21,16 +21,7 @@ namespace terrace::runtime {
 /// masters and moments by tensor name, in FP32, wherever they lie. Single-owner.
 class StateTransfer final : public checkpoint::StateSource {
  public:
-  struct Context {
-    device::Device& device;
-    const model::Model& model;
-    const shard::Layout& layout;
-    const plan::Plan& plan;
-    RunMemory& memory;
-    io::PageStore* store = nullptr;
-    optim::StateFormat format;
-  };
-  StateTransfer(const Context& context, Workers& workers);
+  StateTransfer(const RunContext& context, const optim::StateFormat& format, Workers& workers);
 
   /// Fills all state from `source` (asked for master and, with `moments`, exp_avg and exp_avg_sq;
   /// they start at zero otherwise) and the parameters from the masters.
@@ -69,7 +60,8 @@ class StateTransfer final : public checkpoint::StateSource {
               std::span<std::byte> parameter);
   void decode(int chunk, std::size_t kind, std::int64_t first, std::span<float> values);
 
-  Context context_;
+  RunContext context_;
+  optim::StateFormat format_;
   Workers& workers_;
   std::unique_ptr<io::PageChannel> channel_;
   std::unique_ptr<device::Stream> stream_;

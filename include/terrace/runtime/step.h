@@ -5,6 +5,7 @@
 #include <string>
 
 #include "terrace/core/id.h"
+#include "terrace/core/trace.h"
 #include "terrace/plan/schedule.h"
 
 namespace terrace::runtime {
@@ -40,6 +41,15 @@ inline constexpr bool kOverwriteReleased = false;
 #else
 inline constexpr bool kOverwriteReleased = true;
 #endif
+
+/// How lanes run, whatever they run.
+struct LaneOptions {
+  Trace* trace = nullptr;  ///< lanes as `plan::Lane`; null: none
+  LaneRates rates = {};
+  /// Memory that a step gives back is overwritten at once, so that whoever reads it too early or
+  /// too late sees nothing that could pass for a number. Where the host can touch it.
+  bool overwrite_released = kOverwriteReleased;
+};
 
 /// How the lanes spent a step. Each lane writes its own row.
 struct StepTimes {

@@ -7,9 +7,9 @@
 
 #include "terrace/config/settings.h"
 #include "terrace/core/log.h"
-#include "terrace/core/workers.h"
 #include "terrace/data/loader.h"
 #include "terrace/model/model.h"
+#include "terrace/runtime/machine.h"
 #include "terrace/shard/layout.h"
 #include "terrace/train/model_source.h"
 
@@ -18,11 +18,8 @@ namespace terrace::train {
 /// A model on a device, without its parameters: what training, evaluation, generation and planning
 /// begin with. Members are built in this order and depend only on earlier ones.
 struct RunSetup {
-  ThreadCount threads;
+  runtime::Machine machine;
   ModelSource source;
-  std::unique_ptr<device::Device> device;
-  std::string device_reason;  ///< why it is this one: a clause
-  std::unique_ptr<kernels::Ops> ops;
   DType dtype = DType::f32;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<shard::Layout> layout;
@@ -31,8 +28,7 @@ struct RunSetup {
 /// What a setup is for: to run, or only to plan, for which ranks that are not here may be counted.
 enum class SetupUse { run, plan };
 
-/// A GPU that is found and not used is said in the log, with the reason, unless the host device was
-/// asked for. Errors: usage for a device, a dtype or ranks that are not there; as `find_model`.
+/// Errors: usage for a dtype or ranks that are not there; as `make_machine`, `find_model`.
 [[nodiscard]] RunSetup set_up(const config::Settings& settings, Log& log,
                               SetupUse use = SetupUse::run);
 
