@@ -195,7 +195,9 @@ std::optional<FolderLock> FolderLock::take(const fs::path& file, bool unlocked) 
 
 FolderLock::FolderLock(const fs::path& file, const LockContents& contents, bool unlocked) {
   const LockRecord before = read_lock(file);
-  require(before.liveness != RunLiveness::unknown || unlocked, ErrorKind::usage,
+  // One that cannot be read says nothing: then taking it tells.
+  const bool is_unsure = before.liveness == RunLiveness::unknown && !before.host.empty();
+  require(!is_unsure || unlocked, ErrorKind::usage,
           "{} may be in use by another run ({}), which no lock that is seen from here can tell: "
           "name another folder, or delete {} once you know that run to be over",
           file.parent_path().string(), before.holder(), file.string());
