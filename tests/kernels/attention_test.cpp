@@ -152,12 +152,12 @@ Results run(const Machine& machine, const Case& c, DType dtype, const Values& pa
   args.d_k = args.d_q.offset(c.heads * c.head_size);
   args.d_v = args.d_q.offset((c.heads + c.kv_heads) * c.head_size);
   Ops& ops = machine.ops();
-  const Tensor forward = machine.scratch(ops.attention_forward_scratch_bytes(args.forward));
-  const Tensor backward = machine.scratch(ops.attention_backward_scratch_bytes(args));
+  const Tensor forward = machine.scratch(ops.scratch_bytes(args.forward));
+  const Tensor backward = machine.scratch(ops.scratch_bytes(args));
   args.forward.scratch = forward.pointer();
-  ops.attention_forward(machine.stream(), args.forward);
-  args.forward.scratch = backward.pointer();
-  ops.attention_backward(machine.stream(), args);
+  ops.run(machine.stream(), args.forward);
+  args.scratch = backward.pointer();
+  ops.run(machine.stream(), args);
   machine.stream().synchronize();
   return results;
 }
@@ -259,8 +259,7 @@ TEST(Attention, memory_grows_with_the_sequence_not_its_square) {
   auto bytes = [&](std::int64_t sequence) {
     AttentionBackwardArgs args;
     args.forward = {1, sequence, 4, 2, 64, 0};
-    return std::pair(machine.ops().attention_forward_scratch_bytes(args.forward),
-                     machine.ops().attention_backward_scratch_bytes(args));
+    return std::pair(machine.ops().scratch_bytes(args.forward), machine.ops().scratch_bytes(args));
   };
   const auto [forward_1k, backward_1k] = bytes(1024);
   const auto [forward_4k, backward_4k] = bytes(4096);
@@ -271,7 +270,7 @@ TEST(Attention, memory_grows_with_the_sequence_not_its_square) {
 TEST(Attention, impossible_heads_are_refused) {
   const Machine machine;
   AttentionArgs args{1, 4, 3, 2, 8, 0};
-  EXPECT_THROW((void)machine.ops().attention_forward_scratch_bytes(args), Error);
+  EXPECT_THROW((void)machine.ops().scratch_bytes(args), Error);
 }
 
 }  // namespace

@@ -91,9 +91,9 @@ Tensor run(const Machine& machine, const Case& c, const Operands& x) {
   args.a_transposed = c.a_transposed;
   args.b_transposed = c.b_transposed;
   args.accumulate = c.accumulate;
-  const Tensor scratch = machine.scratch(machine.ops().matmul_scratch_bytes(args));
+  const Tensor scratch = machine.scratch(machine.ops().scratch_bytes(args));
   args.scratch = scratch.pointer();
-  machine.ops().matmul(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   return target;
 }
@@ -217,11 +217,11 @@ TEST(Matmul, impossible_arguments_are_refused_by_name) {
   args.m = args.n = args.k = 4;
   args.a = args.b = args.target = tensor.view();
   args.accumulate = true;
-  EXPECT_THROW(machine.ops().matmul(machine.stream(), args), Error);
+  EXPECT_THROW(machine.ops().run(machine.stream(), args), Error);
   args.accumulate = false;
   args.k = 0;
   try {
-    machine.ops().matmul(machine.stream(), args);
+    machine.ops().run(machine.stream(), args);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);

@@ -127,7 +127,7 @@ Results run(const Machine& machine, const Case& c, const Inputs& in, bool accumu
   if (c.layer()) forward.bias = bias.view();
   forward.output = r.output.view();
   forward.statistics = r.statistics.pointer();
-  machine.ops().norm_forward(machine.stream(), forward);
+  machine.ops().run(machine.stream(), forward);
   NormBackwardArgs backward;
   backward.kind = c.kind;
   backward.rows = c.rows;
@@ -140,9 +140,9 @@ Results run(const Machine& machine, const Case& c, const Inputs& in, bool accumu
   backward.d_weight = r.d_weight.view();
   if (c.layer()) backward.d_bias = r.d_bias.view();
   backward.accumulate_weight = backward.accumulate_bias = accumulate;
-  const Tensor scratch = machine.scratch(machine.ops().norm_backward_scratch_bytes(backward));
+  const Tensor scratch = machine.scratch(machine.ops().scratch_bytes(backward));
   backward.scratch = scratch.pointer();
-  machine.ops().norm_backward(machine.stream(), backward);
+  machine.ops().run(machine.stream(), backward);
   machine.stream().synchronize();
   return r;
 }
@@ -224,7 +224,7 @@ TEST(Norm, a_layer_norm_without_bias_is_refused) {
   args.rows = 1;
   args.columns = 4;
   args.input = args.weight = args.output = x.view();
-  EXPECT_THROW(machine.ops().norm_forward(machine.stream(), args), Error);
+  EXPECT_THROW(machine.ops().run(machine.stream(), args), Error);
 }
 
 TEST(BiasGradient, sums_the_rows) {
@@ -245,9 +245,9 @@ TEST(BiasGradient, sums_the_rows) {
         const Tensor input = machine.tensor(dtype, d_y);
         const Tensor d_bias = machine.tensor(DType::f32, before);
         BiasGradientArgs args{rows, columns, input.view(), stride, d_bias.view(), true};
-        const Tensor scratch = machine.scratch(machine.ops().bias_gradient_scratch_bytes(args));
+        const Tensor scratch = machine.scratch(machine.ops().scratch_bytes(args));
         args.scratch = scratch.pointer();
-        machine.ops().bias_gradient(machine.stream(), args);
+        machine.ops().run(machine.stream(), args);
         machine.stream().synchronize();
         // One rounding a row.
         expect_near(d_bias.read(), expected, size, static_cast<double>(rows + 1) * kUnit,

@@ -51,9 +51,9 @@ class ProductOfOnes {
   }
 
   void run(device::Stream& stream) {
-    const Tensor scratch = machine_.scratch(machine_.ops().matmul_scratch_bytes(args_));
+    const Tensor scratch = machine_.scratch(machine_.ops().scratch_bytes(args_));
     args_.scratch = scratch.pointer();
-    machine_.ops().matmul(stream, args_);
+    machine_.ops().run(stream, args_);
     stream.synchronize();
   }
   [[nodiscard]] bool is_whole() const {

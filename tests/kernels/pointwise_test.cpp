@@ -65,8 +65,8 @@ void check_swiglu(const Machine& machine, std::int64_t columns, DType dtype) {
   const Tensor packed = machine.tensor(dtype, expected.packed);
   const Tensor output = machine.empty(dtype, rows * columns);
   const View up = packed.view().offset(columns);
-  machine.ops().swiglu_forward(machine.stream(),
-                               {rows, columns, packed.view(), up, 2 * columns, output.view()});
+  machine.ops().run(machine.stream(),
+                    SwigluArgs{rows, columns, packed.view(), up, 2 * columns, output.view()});
   machine.stream().synchronize();
   expect_near(output.read(), expected.output.values, expected.output.errors, dtype);
 
@@ -75,7 +75,7 @@ void check_swiglu(const Machine& machine, std::int64_t columns, DType dtype) {
   SwigluBackwardArgs args{rows, columns, packed.view(), up, d_output.view(), packed.view(), up};
   args.stride = 2 * columns;
   args.output = d_output.view();
-  machine.ops().swiglu_backward(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   expect_near(packed.read(), expected.d_packed.values, expected.d_packed.errors, dtype);
   EXPECT_EQ(d_output.bits(), output.bits());
@@ -109,11 +109,11 @@ void check_gelu(const Machine& machine, std::int64_t count, DType dtype) {
   }
   const Tensor input = machine.tensor(dtype, x);
   const Tensor output = machine.empty(dtype, count);
-  machine.ops().gelu_forward(machine.stream(), {count, input.view(), output.view()});
+  machine.ops().run(machine.stream(), GeluArgs{count, input.view(), output.view()});
   const Tensor d_output = machine.tensor(dtype, dy);
   const Tensor again = machine.empty(dtype, count);
-  machine.ops().gelu_backward(
-      machine.stream(), {count, input.view(), d_output.view(), d_output.view(), again.view()});
+  machine.ops().run(machine.stream(), GeluBackwardArgs{count, input.view(), d_output.view(),
+                                                       d_output.view(), again.view()});
   machine.stream().synchronize();
   expect_near(output.read(), y.values, y.errors, dtype);
   expect_near(d_output.read(), dx.values, dx.errors, dtype);
@@ -136,7 +136,7 @@ TEST(Add, rounds_the_exact_sum_once) {
         const Values b = random_values(count, 2, dtype);
         const Tensor left = machine.tensor(dtype, a);
         const Tensor right = machine.tensor(dtype, b);
-        machine.ops().add(machine.stream(), {count, left.view(), right.view(), left.view()});
+        machine.ops().run(machine.stream(), AddArgs{count, left.view(), right.view(), left.view()});
         machine.stream().synchronize();
         Values expected;
         for (std::size_t i = 0; i < a.size(); ++i) expected.push_back(rounded(a[i] + b[i], dtype));
@@ -160,8 +160,8 @@ TEST(Convert, rounds_as_the_core_does_for_every_upper_half) {
     std::memcpy(source.raw(), patterns.data(), source.bytes());
     const Tensor narrow = machine.empty(DType::bf16, count);
     const Tensor wide = machine.empty(DType::f32, count);
-    machine.ops().convert(machine.stream(), narrow.view(), source.view(), count);
-    machine.ops().convert(machine.stream(), wide.view(), narrow.view(), count);
+    machine.ops().run(machine.stream(), ConvertArgs{count, source.view(), narrow.view()});
+    machine.ops().run(machine.stream(), ConvertArgs{count, narrow.view(), wide.view()});
     machine.stream().synchronize();
     for (std::size_t i = 0; i < patterns.size(); ++i) {
       const auto got = reinterpret_cast<const Bf16*>(narrow.raw())[i];
@@ -175,7 +175,7 @@ TEST(Convert, rounds_as_the_core_does_for_every_upper_half) {
 TEST(Clear, clears_exactly_what_it_is_given) {
   const Machine machine;
   const Tensor tensor = machine.empty(DType::i32, 1000000);
-  machine.ops().clear(machine.stream(), tensor.pointer() + 4, tensor.bytes() - 8);
+  machine.ops().run(machine.stream(), ClearArgs{tensor.pointer() + 4, tensor.bytes() - 8});
   machine.stream().synchronize();
   const std::string bits = tensor.bits();
   EXPECT_EQ(bits.substr(0, 4), std::string(4, '\xff'));

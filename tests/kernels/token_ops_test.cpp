@@ -34,10 +34,10 @@ TEST(Embedding, forward_looks_tokens_up_and_adds_positions) {
       EmbeddingArgs args{e.rows,       e.sequence,       e.columns,
                          e.vocabulary, tokens.pointer(), table_tensor.view()};
       args.output = plain.view();
-      machine.ops().embedding_forward(machine.stream(), args);
+      machine.ops().run(machine.stream(), args);
       args.positions = position_tensor.view();
       args.output = output.view();
-      machine.ops().embedding_forward(machine.stream(), args);
+      machine.ops().run(machine.stream(), args);
       machine.stream().synchronize();
       Values expected_plain;
       Values expected;
@@ -62,7 +62,7 @@ TEST(Embedding, a_token_outside_the_vocabulary_fails_the_stream) {
   const Tensor output = machine.empty(DType::f32, 4);
   EmbeddingArgs args{1, 2, 2, 6, tokens.pointer(), table.view()};
   args.output = output.view();
-  machine.ops().embedding_forward(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   try {
     machine.stream().synchronize();
     FAIL();
@@ -101,9 +101,9 @@ void check_embedding_backward(const Machine& machine, DType dtype, bool accumula
                              d_positions.view(),
                              accumulate,
                              accumulate};
-  const Tensor scratch = machine.scratch(machine.ops().embedding_backward_scratch_bytes(args));
+  const Tensor scratch = machine.scratch(machine.ops().scratch_bytes(args));
   args.scratch = scratch.pointer();
-  machine.ops().embedding_backward(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   // At most 6 values below 1 meet in an element: as many roundings of sums below 6.
   const Values size(table.size(), 6);
@@ -151,11 +151,11 @@ void check_rotary(const Machine& machine, DType dtype, std::int64_t head_size) {
   RotaryArgs args{rows, sequence, heads, head_size, static_cast<float>(theta)};
   args.values = values.view();
   args.stride = stride;
-  machine.ops().rotary(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   expect_near(values.read(), expected, error, dtype);
   args.inverse = true;
-  machine.ops().rotary(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   // There and back: the rounding of the turned values (below 2) to the dtype, twice over.
   expect_near(values.read(), before, Values(before.size(), 8 * unit_roundoff(dtype)), dtype);
@@ -220,7 +220,7 @@ void check_cross_entropy(const Machine& machine, std::int64_t vocabulary, DType 
                         targets.pointer(),
                         static_cast<float>(expected.scale),
                         losses.pointer()};
-  machine.ops().cross_entropy(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   EXPECT_EQ(logits.read(), expected.logits);
   // Logits up to 8: the difference to the greatest is rounded (16 units), the exponential to 2, the
@@ -231,7 +231,7 @@ void check_cross_entropy(const Machine& machine, std::int64_t vocabulary, DType 
   args.gradient = {logits.pointer(), gradient_dtype};
   args.gradient_stride =
       expected.stride * static_cast<std::int64_t>(size_of(dtype) / size_of(gradient_dtype));
-  machine.ops().cross_entropy(machine.stream(), args);
+  machine.ops().run(machine.stream(), args);
   machine.stream().synchronize();
   Values got;
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -264,8 +264,9 @@ TEST(CrossEntropy, a_nan_in_the_logits_reaches_the_loss) {
     const Tensor targets = machine.integers({0});
     const Tensor losses = machine.empty(DType::f32, 1);
     losses.write({0});
-    machine.ops().cross_entropy(
-        machine.stream(), {1, 40, tensor.view(), 40, targets.pointer(), 1.0F, losses.pointer()});
+    machine.ops().run(
+        machine.stream(),
+        CrossEntropyArgs{1, 40, tensor.view(), 40, targets.pointer(), 1.0F, losses.pointer()});
     machine.stream().synchronize();
     EXPECT_TRUE(std::isnan(losses.read()[0]));
   });
@@ -276,8 +277,8 @@ TEST(CrossEntropy, a_target_outside_the_vocabulary_fails_the_stream) {
   const Tensor logits = machine.tensor(DType::f32, Values(8, 0));
   const Tensor targets = machine.integers({1, 4});
   const Tensor losses = machine.empty(DType::f32, 2);
-  machine.ops().cross_entropy(machine.stream(),
-                              {2, 4, logits.view(), 4, targets.pointer(), 1.0F, losses.pointer()});
+  machine.ops().run(machine.stream(), CrossEntropyArgs{2, 4, logits.view(), 4, targets.pointer(),
+                                                       1.0F, losses.pointer()});
   EXPECT_THROW(machine.stream().synchronize(), Error);
 }
 
@@ -288,7 +289,7 @@ TEST(SumF64, adds_in_double) {
   for (const double value : values) expected += value;
   const Tensor tensor = machine.tensor(DType::f32, values);
   const Tensor sum = machine.scratch(sizeof(double));
-  machine.ops().sum_f64(machine.stream(), tensor.pointer(), 100001, sum.pointer());
+  machine.ops().run(machine.stream(), SumArgs{100001, tensor.pointer(), sum.pointer()});
   machine.stream().synchronize();
   // 1e5 roundings of sums below 1e5 at most, on either side.
   EXPECT_NEAR(*reinterpret_cast<const double*>(sum.raw()), expected, 2e5 * 0x1p-53 * 1e5);
@@ -300,8 +301,8 @@ TEST(GatherRows, copies_the_rows_named) {
   const Tensor tensor = machine.tensor(DType::bf16, source);
   const Tensor indices = machine.integers({4, 0, 4});
   const Tensor output = machine.empty(DType::bf16, 9);
-  machine.ops().gather_rows(machine.stream(),
-                            {3, 3, 5, indices.pointer(), tensor.view(), output.view()});
+  machine.ops().run(machine.stream(),
+                    GatherRowsArgs{3, 3, 5, indices.pointer(), tensor.view(), output.view()});
   machine.stream().synchronize();
   EXPECT_EQ(output.read(), (Values{source[12], source[13], source[14], source[0], source[1],
                                    source[2], source[12], source[13], source[14]}));
