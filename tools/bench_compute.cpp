@@ -83,7 +83,7 @@ class PlainProduct {
     args_.a.data = allocate(args_.m * args_.k, like.a.dtype);
     args_.b.data = allocate(args_.k * args_.n, like.b.dtype);
     args_.target.data = allocate(args_.m * args_.n, like.target.dtype);
-    buffers_.push_back(bench.allocate(bench.ops().matmul_scratch_bytes(args_)));
+    buffers_.push_back(bench.allocate(bench.ops().scratch_bytes(args_)));
     args_.scratch = buffers_.back().pointer();
   }
 
@@ -91,7 +91,7 @@ class PlainProduct {
   [[nodiscard]] double run() const {
     constexpr int kCalls = 3;
     return bench_.seconds_of([&] {
-      for (int call = 0; call < kCalls; ++call) bench_.ops().matmul(bench_.stream(), args_);
+      for (int call = 0; call < kCalls; ++call) bench_.ops().run(bench_.stream(), args_);
     }) / kCalls;
   }
 

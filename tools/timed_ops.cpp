@@ -23,36 +23,38 @@ auto product_key(const kernels::MatmulArgs& args) {
                     static_cast<bool>(args.residual));
 }
 
-}  // namespace
-
-std::string_view TimedOps::name_of_kind(Kind kind) {
-  constexpr std::array<std::string_view, static_cast<std::size_t>(Kind::count)> kNames = {
-      "matmul",
-      "matmul weight gradient",
-      "bias gradient",
-      "embedding",
-      "embedding backward",
-      "norm",
-      "norm backward",
-      "rotary",
-      "attention",
-      "attention backward",
-      "swiglu",
-      "swiglu backward",
-      "gelu",
-      "gelu backward",
-      "add",
-      "cross entropy",
-      "other"};
-  return kNames[static_cast<std::size_t>(kind)];
+double flops_of(const kernels::Op& op) {
+  if (const auto* product = std::get_if<kernels::MatmulArgs>(&op)) {
+    return 2.0 * static_cast<double>(product->m) * static_cast<double>(product->n * product->k);
+  }
+  if (const auto* forward = std::get_if<kernels::AttentionArgs>(&op)) {
+    return attention_flops(*forward);
+  }
+  if (const auto* backward = std::get_if<kernels::AttentionBackwardArgs>(&op)) {
+    return 2.5 * attention_flops(backward->forward);
+  }
+  return 0;
 }
 
+std::string_view name_of(const kernels::Op& op) {
+  // Products of a transposed left side are weight gradients, wherever models use them.
+  const auto* product = std::get_if<kernels::MatmulArgs>(&op);
+  if (product != nullptr && product->a_transposed) return "matmul weight gradient";
+  return std::visit([]<class Args>(const Args&) { return Args::kName; }, op);
+}
+
+/// The one of `list` that `is_it`, made from `made` if there is none.
+template <class T, class Predicate>
+T& find_or_add(std::vector<T>& list, const Predicate& is_it, const T& made) {
+  const auto found = std::ranges::find_if(list, is_it);
+  return found != list.end() ? *found : list.emplace_back(made);
+}
+
+}  // namespace
+
 void TimedOps::restart() {
-  times_ = {};
+  for (OperationTime& time : times_) time = {.name = time.name};
   for (ProductTime& product : products_) product.seconds = 0, product.calls = 0;
-  for (std::size_t kind = 0; kind < times_.size(); ++kind) {
-    times_[kind].name = name_of_kind(static_cast<Kind>(kind));
-  }
 }
 
 std::vector<OperationTime> TimedOps::times() const {
@@ -75,102 +77,26 @@ std::vector<ProductTime> TimedOps::products() const {
   return called;
 }
 
-std::size_t TimedOps::index_of(const kernels::MatmulArgs& args) {
-  const auto found = std::ranges::find_if(
-      products_, [&](const ProductTime& product) { return same_product(product.args, args); });
-  if (found != products_.end()) return static_cast<std::size_t>(found - products_.begin());
-  products_.push_back({.args = args});
-  return products_.size() - 1;
-}
-
-void TimedOps::finish(Kind kind, double seconds, double flops) {
-  OperationTime& time = times_[static_cast<std::size_t>(kind)];
+void TimedOps::finish(const kernels::Op& op, double seconds) {
+  const std::string_view name = name_of(op);
+  OperationTime& time = find_or_add(
+      times_, [&](const OperationTime& known) { return known.name == name; }, {.name = name});
   time.seconds += seconds;
-  time.flops += flops;
+  time.flops += flops_of(op);
   ++time.calls;
+  const auto* args = std::get_if<kernels::MatmulArgs>(&op);
+  if (args == nullptr) return;
+  ProductTime& product = find_or_add(
+      products_, [&](const ProductTime& known) { return same_product(known.args, *args); },
+      {.args = *args});
+  product.seconds += seconds;
+  ++product.calls;
 }
 
-template <class Enqueue>
-void TimedOps::timed(device::Stream& stream, Kind kind, double flops, const Enqueue& enqueue) {
+void TimedOps::enqueue(device::Stream& stream, const kernels::Op& op) {
   stream.enqueue([this] { began_us_ = now_us(); });
-  enqueue();
-  stream.enqueue([this, kind, flops] { finish(kind, seconds_since(began_us_), flops); });
-}
-
-void TimedOps::matmul(device::Stream& stream, const kernels::MatmulArgs& args) {
-  // Products of a transposed left side are weight gradients, wherever models use them.
-  const Kind kind = args.a_transposed ? Kind::matmul_weight_gradient : Kind::matmul;
-  const double flops = 2.0 * static_cast<double>(args.m) * static_cast<double>(args.n * args.k);
-  stream.enqueue([this] { began_us_ = now_us(); });
-  inner_.matmul(stream, args);
-  stream.enqueue([this, kind, flops, args] {
-    const double seconds = seconds_since(began_us_);
-    finish(kind, seconds, flops);
-    ProductTime& product = products_[index_of(args)];
-    product.seconds += seconds;
-    ++product.calls;
-  });
-}
-
-void TimedOps::bias_gradient(device::Stream& stream, const kernels::BiasGradientArgs& args) {
-  timed(stream, Kind::bias_gradient, 0, [&] { inner_.bias_gradient(stream, args); });
-}
-void TimedOps::embedding_forward(device::Stream& stream, const kernels::EmbeddingArgs& args) {
-  timed(stream, Kind::embedding, 0, [&] { inner_.embedding_forward(stream, args); });
-}
-void TimedOps::embedding_backward(device::Stream& stream,
-                                  const kernels::EmbeddingBackwardArgs& args) {
-  timed(stream, Kind::embedding_backward, 0, [&] { inner_.embedding_backward(stream, args); });
-}
-void TimedOps::norm_forward(device::Stream& stream, const kernels::NormArgs& args) {
-  timed(stream, Kind::norm, 0, [&] { inner_.norm_forward(stream, args); });
-}
-void TimedOps::norm_backward(device::Stream& stream, const kernels::NormBackwardArgs& args) {
-  timed(stream, Kind::norm_backward, 0, [&] { inner_.norm_backward(stream, args); });
-}
-void TimedOps::rotary(device::Stream& stream, const kernels::RotaryArgs& args) {
-  timed(stream, Kind::rotary, 0, [&] { inner_.rotary(stream, args); });
-}
-void TimedOps::attention_forward(device::Stream& stream, const kernels::AttentionArgs& args) {
-  timed(stream, Kind::attention, attention_flops(args),
-        [&] { inner_.attention_forward(stream, args); });
-}
-void TimedOps::attention_backward(device::Stream& stream,
-                                  const kernels::AttentionBackwardArgs& args) {
-  timed(stream, Kind::attention_backward, 2.5 * attention_flops(args.forward),
-        [&] { inner_.attention_backward(stream, args); });
-}
-void TimedOps::swiglu_forward(device::Stream& stream, const kernels::SwigluArgs& args) {
-  timed(stream, Kind::swiglu, 0, [&] { inner_.swiglu_forward(stream, args); });
-}
-void TimedOps::swiglu_backward(device::Stream& stream, const kernels::SwigluBackwardArgs& args) {
-  timed(stream, Kind::swiglu_backward, 0, [&] { inner_.swiglu_backward(stream, args); });
-}
-void TimedOps::gelu_forward(device::Stream& stream, const kernels::GeluArgs& args) {
-  timed(stream, Kind::gelu, 0, [&] { inner_.gelu_forward(stream, args); });
-}
-void TimedOps::gelu_backward(device::Stream& stream, const kernels::GeluBackwardArgs& args) {
-  timed(stream, Kind::gelu_backward, 0, [&] { inner_.gelu_backward(stream, args); });
-}
-void TimedOps::add(device::Stream& stream, const kernels::AddArgs& args) {
-  timed(stream, Kind::add, 0, [&] { inner_.add(stream, args); });
-}
-void TimedOps::cross_entropy(device::Stream& stream, const kernels::CrossEntropyArgs& args) {
-  timed(stream, Kind::cross_entropy, 0, [&] { inner_.cross_entropy(stream, args); });
-}
-void TimedOps::sum_f64(device::Stream& stream, device::Pointer values, std::int64_t count,
-                       device::Pointer sum) {
-  timed(stream, Kind::other, 0, [&] { inner_.sum_f64(stream, values, count, sum); });
-}
-void TimedOps::gather_rows(device::Stream& stream, const kernels::GatherRowsArgs& args) {
-  timed(stream, Kind::other, 0, [&] { inner_.gather_rows(stream, args); });
-}
-void TimedOps::convert(device::Stream& stream, kernels::View target, kernels::View source,
-                       std::int64_t count) {
-  timed(stream, Kind::other, 0, [&] { inner_.convert(stream, target, source, count); });
-}
-void TimedOps::clear(device::Stream& stream, device::Pointer target, std::uint64_t bytes) {
-  timed(stream, Kind::other, 0, [&] { inner_.clear(stream, target, bytes); });
+  OpsDecorator::enqueue(stream, op);
+  stream.enqueue([this, op] { finish(op, seconds_since(began_us_)); });
 }
 
 }  // namespace terrace::tools

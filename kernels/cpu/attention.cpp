@@ -97,8 +97,8 @@ void each_item(Workers& workers, std::int64_t items, const Body& body) {
   });
 }
 
-std::byte* slot_memory(const AttentionArgs& args, std::uint64_t bytes, int slot) {
-  return args.scratch.raw() + bytes * static_cast<std::uint64_t>(slot);
+std::byte* slot_memory(device::Pointer scratch, std::uint64_t bytes, int slot) {
+  return (scratch + bytes * static_cast<std::uint64_t>(slot)).raw();
 }
 
 TilePlace place_of(const AttentionArgs& args, const QueryBlock& block, const AttentionTile& tile) {
@@ -258,7 +258,7 @@ void Attention::forward(const AttentionPlan& plan, const AttentionArgs& args) co
   const auto blocks = static_cast<std::int64_t>(plan.blocks.size());
   const std::int64_t heads = args.rows * args.heads;
   each_item(impl_->loops.workers, heads * blocks, [&](int slot, std::int64_t item) {
-    Cursor cursor(slot_memory(args, bytes, slot));
+    Cursor cursor(slot_memory(args.scratch, bytes, slot));
     const ForwardMemory memory(cursor, plan);
     // The last blocks see most keys: they come first, so that threads end together.
     const std::int64_t block = blocks - 1 - item / heads;
@@ -272,7 +272,7 @@ void Attention::backward(const AttentionPlan& plan, const AttentionBackwardArgs&
   const std::uint64_t bytes = memory_bytes<BackwardMemory>(plan);
   const std::int64_t groups = args.forward.kv_heads;
   each_item(impl_->loops.workers, args.forward.rows * groups, [&](int slot, std::int64_t item) {
-    Cursor cursor(slot_memory(args.forward, bytes, slot));
+    Cursor cursor(slot_memory(args.scratch, bytes, slot));
     const BackwardMemory memory(cursor, plan);
     backward_group(impl_->loops.target, slot, memory, plan, args, item / groups, item % groups);
   });

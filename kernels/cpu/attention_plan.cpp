@@ -82,15 +82,12 @@ class TileProducts {
 }  // namespace
 
 AttentionShape attention_shape(const AttentionArgs& args) {
-  auto stride = [&](std::int64_t given, std::int64_t heads) {
-    return given != 0 ? given : heads * args.head_size;
-  };
   return {args.sequence,
           args.head_size,
           args.window,
-          stride(args.q_stride, args.heads),
-          stride(args.k_stride, args.kv_heads),
-          stride(args.v_stride, args.kv_heads),
+          args.q_stride,
+          args.k_stride,
+          args.v_stride,
           args.heads * args.head_size,
           args.q.dtype};
 }

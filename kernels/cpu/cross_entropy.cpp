@@ -101,22 +101,23 @@ namespace {
 HWY_EXPORT(cross_entropy_some);
 }  // namespace
 
-void cross_entropy(const Loops& loops, const CrossEntropyArgs& args) {
+void run(const Loops& loops, const CrossEntropyArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(cross_entropy_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.rows, std::max<std::int64_t>(1, 8192 / args.vocabulary),
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-double sum_f64(const float* values, std::int64_t count) {
+void run(const Loops& /*loops*/, const SumArgs& args) {
   // Runs of 256 in order, then the runs in order: fixed by `count` alone.
+  const float* values = args.values.raw<float>();
   double total = 0;
-  for (std::int64_t first = 0; first < count; first += 256) {
+  for (std::int64_t first = 0; first < args.count; first += 256) {
     double run = 0;
-    const std::int64_t end = std::min(count, first + 256);
+    const std::int64_t end = std::min(args.count, first + 256);
     for (std::int64_t i = first; i < end; ++i) run += static_cast<double>(values[i]);
     total += run;
   }
-  return total;
+  *args.sum.raw<double>() = total;
 }
 
 }  // namespace terrace::kernels

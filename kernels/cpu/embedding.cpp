@@ -100,18 +100,18 @@ std::int64_t rows_of_a_piece(std::int64_t columns) {
 
 }  // namespace
 
-void embedding_forward(const Loops& loops, const EmbeddingArgs& args) {
+void run(const Loops& loops, const EmbeddingArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(embedding_forward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.rows * args.sequence, rows_of_a_piece(args.columns),
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-std::uint64_t embedding_backward_scratch(const EmbeddingBackwardArgs& args) {
+std::uint64_t size_scratch(const EmbeddingBackwardArgs& args) {
   return static_cast<std::uint64_t>(args.vocabulary + args.rows * args.sequence) *
          sizeof(std::int32_t);
 }
 
-void embedding_backward(const Loops& loops, const EmbeddingBackwardArgs& args) {
+void run(const Loops& loops, const EmbeddingBackwardArgs& args) {
   // A list of its positions for each token, ascending: built from the last position to the first.
   auto* heads = args.scratch.raw<std::int32_t>();
   std::int32_t* next = heads + args.vocabulary;
@@ -130,7 +130,7 @@ void embedding_backward(const Loops& loops, const EmbeddingBackwardArgs& args) {
                              [&](std::int64_t b, std::int64_t e) { positions(args, b, e); });
 }
 
-void gather_rows(const Loops& loops, const GatherRowsArgs& args) {
+void run(const Loops& loops, const GatherRowsArgs& args) {
   const std::size_t bytes = static_cast<std::size_t>(args.columns) * size_of(args.source.dtype);
   const auto* indices = args.indices.raw<std::int32_t>();
   loops.workers.parallel_for(

@@ -221,19 +221,19 @@ void sum_blocks(const Loops& loops, const BlockSum& sum) {
 
 }  // namespace
 
-void norm_forward(const Loops& loops, const NormArgs& args) {
+void run(const Loops& loops, const NormArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(norm_forward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.rows, std::max<std::int64_t>(1, 16384 / args.columns),
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-std::uint64_t norm_backward_scratch(const NormBackwardArgs& args) {
+std::uint64_t size_scratch(const NormBackwardArgs& args) {
   const std::int64_t arrays = args.kind == NormKind::layer ? 2 : 1;
   return static_cast<std::uint64_t>(RowBlocks(args.rows).count * args.columns * arrays) *
          sizeof(float);
 }
 
-void norm_backward(const Loops& loops, const NormBackwardArgs& args) {
+void run(const Loops& loops, const NormBackwardArgs& args) {
   const RowBlocks blocks(args.rows);
   const auto kernel = HWY_DISPATCH_TABLE(norm_backward_some)[loops.target.table_index()];
   loops.workers.parallel_for(blocks.count, 1, [&](std::int64_t b, std::int64_t e) {
@@ -248,11 +248,11 @@ void norm_backward(const Loops& loops, const NormBackwardArgs& args) {
   }
 }
 
-std::uint64_t bias_gradient_scratch(const BiasGradientArgs& args) {
+std::uint64_t size_scratch(const BiasGradientArgs& args) {
   return static_cast<std::uint64_t>(RowBlocks(args.rows).count * args.columns) * sizeof(float);
 }
 
-void bias_gradient(const Loops& loops, const BiasGradientArgs& args) {
+void run(const Loops& loops, const BiasGradientArgs& args) {
   const RowBlocks blocks(args.rows);
   const auto kernel = HWY_DISPATCH_TABLE(column_sums_some)[loops.target.table_index()];
   loops.workers.parallel_for(blocks.count, 1, [&](std::int64_t b, std::int64_t e) {

@@ -166,40 +166,49 @@ std::int64_t rows_of_a_piece(std::int64_t columns) {
 
 }  // namespace
 
-void swiglu_forward(const Loops& loops, const SwigluArgs& args) {
+void run(const Loops& loops, const SwigluArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(swiglu_forward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.rows, rows_of_a_piece(args.columns),
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-void swiglu_backward(const Loops& loops, const SwigluBackwardArgs& args) {
+void run(const Loops& loops, const SwigluBackwardArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(swiglu_backward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.rows, rows_of_a_piece(args.columns),
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-void gelu_forward(const Loops& loops, const GeluArgs& args) {
+void run(const Loops& loops, const GeluArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(gelu_forward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.count, kPieceElements,
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-void gelu_backward(const Loops& loops, const GeluBackwardArgs& args) {
+void run(const Loops& loops, const GeluBackwardArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(gelu_backward_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.count, kPieceElements,
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-void add(const Loops& loops, const AddArgs& args) {
+void run(const Loops& loops, const AddArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(add_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.count, kPieceElements,
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });
 }
 
-void convert(const Loops& loops, View target, View source, std::int64_t count) {
+void run(const Loops& loops, const ConvertArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(convert_some)[loops.target.table_index()];
-  loops.workers.parallel_for(count, kPieceElements,
-                             [&](std::int64_t b, std::int64_t e) { kernel(target, source, b, e); });
+  loops.workers.parallel_for(args.count, kPieceElements, [&](std::int64_t b, std::int64_t e) {
+    kernel(args.output, args.source, b, e);
+  });
+}
+
+void run(const Loops& loops, const ClearArgs& args) {
+  loops.workers.parallel_for(static_cast<std::int64_t>(args.bytes), std::int64_t{1} << 20,
+                             [&](std::int64_t b, std::int64_t e) {
+                               std::fill(args.target.raw() + b, args.target.raw() + e,
+                                         std::byte{0});
+                             });
 }
 
 void convert_serially(CpuTarget cpu, View target, View source, std::int64_t count) {

@@ -79,7 +79,7 @@ namespace {
 HWY_EXPORT(rotary_some);
 }  // namespace
 
-void rotary(const Loops& loops, const RotaryArgs& args) {
+void run(const Loops& loops, const RotaryArgs& args) {
   const auto kernel = HWY_DISPATCH_TABLE(rotary_some)[loops.target.table_index()];
   loops.workers.parallel_for(args.sequence, 4,
                              [&](std::int64_t b, std::int64_t e) { kernel(args, b, e); });

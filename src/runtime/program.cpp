@@ -241,8 +241,9 @@ void Program::round_gradient(const Task& task, device::Stream& stream) {
   std::int64_t end = 0;  // padding belongs to no tensor and must be zero: the norm reads it
   auto clear_to = [&](std::int64_t next) {
     if (next > end) {
-      context_.ops.clear(stream, target.offset(end).data,
-                         static_cast<std::uint64_t>(next - end) * size_of(target.dtype));
+      context_.ops.run(stream, kernels::ClearArgs{
+                                   target.offset(end).data,
+                                   static_cast<std::uint64_t>(next - end) * size_of(target.dtype)});
     }
   };
   for (const shard::TensorPlace& tensor : flat.tensors) {
@@ -250,14 +251,15 @@ void Program::round_gradient(const Task& task, device::Stream& stream) {
     clear_to(first);
     for (const Access& other : accesses.subspan(2)) {  // the other users of a tied weight
       const kernels::View view{pointer(other), DType::f32};
-      context_.ops.add(
-          stream, {tensor.range.count, sum.offset(first), view.offset(first), sum.offset(first)});
+      context_.ops.run(stream, kernels::AddArgs{tensor.range.count, sum.offset(first),
+                                                view.offset(first), sum.offset(first)});
     }
     if (target.dtype == DType::f32) {
       stream.copy_on_device(target.offset(first).data, sum.offset(first).data,
                             static_cast<std::size_t>(tensor.range.count) * sizeof(float));
     } else {
-      context_.ops.convert(stream, target.offset(first), sum.offset(first), tensor.range.count);
+      context_.ops.run(stream, kernels::ConvertArgs{tensor.range.count, sum.offset(first),
+                                                    target.offset(first)});
     }
     end = tensor.range.end();
   }

@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "kernels/ops_fixture.h"
-#include "terrace/core/error.h"
+#include "kernels/ops_conformance.h"
 
 namespace terrace::kernels {
 namespace {
@@ -151,14 +150,8 @@ Results run(const Machine& machine, const Case& c, DType dtype, const Values& pa
   args.d_q = results.d_packed.view();
   args.d_k = args.d_q.offset(c.heads * c.head_size);
   args.d_v = args.d_q.offset((c.heads + c.kv_heads) * c.head_size);
-  Ops& ops = machine.ops();
-  const Tensor forward = machine.scratch(ops.attention_forward_scratch_bytes(args.forward));
-  const Tensor backward = machine.scratch(ops.attention_backward_scratch_bytes(args));
-  args.forward.scratch = forward.pointer();
-  ops.attention_forward(machine.stream(), args.forward);
-  args.forward.scratch = backward.pointer();
-  ops.attention_backward(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args.forward);
+  machine.run(args);
   return results;
 }
 
@@ -196,24 +189,19 @@ constexpr Case kCases[] = {
     {1, 900, 1, 1, 5, 600}, {3, 2, 2, 1, 127, 0},
 };
 
-TEST(Attention, forward_and_backward_match_the_reference) {
-  const Machine machine;
+TEST_P(OpsConformance, attention_forward_and_backward_match_the_reference) {
+  const Machine usual = machine();
   for (const Case& c : kCases) {
-    check(machine, c, DType::f32);
-    check(machine, c, DType::bf16);
+    check(usual, c, DType::f32);
+    check(usual, c, DType::bf16);
   }
 }
 
-TEST(Attention, every_instruction_set_matches_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, attention_on_every_table_matches_the_reference) {
+  on_every_table([](const Machine& machine) {
     check(machine, {1, 130, 2, 1, 33, 0}, DType::f32);
     check(machine, {1, 130, 2, 1, 33, 0}, DType::bf16);
   });
-}
-
-TEST(Attention, without_bf16_products_it_matches_too) {
-  const Machine machine(2, CpuTarget(), /*bf16_products=*/false);
-  check(machine, {1, 130, 2, 1, 33, 0}, DType::bf16);
 }
 
 TEST(Attention, reference_gradients_are_finite_differences) {
@@ -239,39 +227,32 @@ TEST(Attention, reference_gradients_are_finite_differences) {
   }
 }
 
-TEST(Attention, alignment_and_number_of_threads_do_not_change_a_bit) {
-  const Machine one(1);
-  const Machine two(2);
-  const Case c{2, 300, 4, 2, 24, 0};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Values packed = random_values(c.tokens() * c.packed(), 1, dtype);
-    const Values d_output = random_values(c.tokens() * c.heads * c.head_size, 2, dtype);
-    const Results first = run(one, c, dtype, packed, d_output);
-    const Results second = run(two, c, dtype, packed, d_output, /*shift=*/4);
-    EXPECT_EQ(first.output.bits(), second.output.bits());
-    EXPECT_EQ(first.log_sum_exp.bits(), second.log_sum_exp.bits());
-    EXPECT_EQ(first.d_packed.bits(), second.d_packed.bits());
-  }
+TEST_P(OpsConformance, attention_alignment_and_number_of_threads_do_not_change_a_bit) {
+  on_twins([](const Machine& one, const Machine& two) {
+    const Case c{2, 300, 4, 2, 24, 0};
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Values packed = random_values(c.tokens() * c.packed(), 1, dtype);
+      const Values d_output = random_values(c.tokens() * c.heads * c.head_size, 2, dtype);
+      const Results first = run(one, c, dtype, packed, d_output);
+      const Results second = run(two, c, dtype, packed, d_output, /*shift=*/4);
+      EXPECT_EQ(first.output.bits(), second.output.bits());
+      EXPECT_EQ(first.log_sum_exp.bits(), second.log_sum_exp.bits());
+      EXPECT_EQ(first.d_packed.bits(), second.d_packed.bits());
+    }
+  });
 }
 
-TEST(Attention, memory_grows_with_the_sequence_not_its_square) {
-  const Machine machine;
+TEST_P(OpsConformance, attention_memory_grows_with_the_sequence_not_its_square) {
+  const Machine usual = machine();
   auto bytes = [&](std::int64_t sequence) {
     AttentionBackwardArgs args;
     args.forward = {1, sequence, 4, 2, 64, 0};
-    return std::pair(machine.ops().attention_forward_scratch_bytes(args.forward),
-                     machine.ops().attention_backward_scratch_bytes(args));
+    return std::pair(usual.ops().scratch_bytes(args.forward), usual.ops().scratch_bytes(args));
   };
   const auto [forward_1k, backward_1k] = bytes(1024);
   const auto [forward_4k, backward_4k] = bytes(4096);
   EXPECT_EQ(forward_1k, forward_4k);
   EXPECT_LE(backward_4k, 4 * backward_1k);
-}
-
-TEST(Attention, impossible_heads_are_refused) {
-  const Machine machine;
-  AttentionArgs args{1, 4, 3, 2, 8, 0};
-  EXPECT_THROW((void)machine.ops().attention_forward_scratch_bytes(args), Error);
 }
 
 }  // namespace

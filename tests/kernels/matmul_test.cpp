@@ -1,7 +1,4 @@
-#include <iostream>
-
-#include "kernels/ops_fixture.h"
-#include "terrace/core/error.h"
+#include "kernels/ops_conformance.h"
 
 namespace terrace::kernels {
 namespace {
@@ -91,10 +88,7 @@ Tensor run(const Machine& machine, const Case& c, const Operands& x) {
   args.a_transposed = c.a_transposed;
   args.b_transposed = c.b_transposed;
   args.accumulate = c.accumulate;
-  const Tensor scratch = machine.scratch(machine.ops().matmul_scratch_bytes(args));
-  args.scratch = scratch.pointer();
-  machine.ops().matmul(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   return target;
 }
 
@@ -156,12 +150,14 @@ void check_all_summands(const Machine& machine) {
   }
 }
 
-TEST(Matmul, every_layout_and_dtype_matches_the_reference) { check_all_layouts(Machine()); }
+TEST_P(OpsConformance, matmul_every_layout_and_dtype_matches_the_reference) {
+  on_every_product(check_all_layouts);
+}
 
 /// Sizes at which operands are copied first (note "Repacking"): transposed left sides, and FP32
 /// rows that are whole pages apart.
-TEST(Matmul, repacked_operands_match_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, matmul_repacked_operands_match_the_reference) {
+  on_every_table([](const Machine& machine) {
     for (const Types types : kTypes) {
       Case c{67, 1024, 70, types.dtype, types.target};
       check(machine, c);
@@ -177,64 +173,29 @@ TEST(Matmul, repacked_operands_match_the_reference) {
   });
 }
 
-TEST(Matmul, bias_residual_and_accumulation_are_added_before_the_one_rounding) {
-  check_all_summands(Machine());
-}
-
-TEST(Matmul, without_bf16_products_operands_are_widened) {
-  const Machine machine(2, CpuTarget(), /*bf16_products=*/false);
-  EXPECT_FALSE(machine.ops().native(DType::bf16));
-  EXPECT_EQ(machine.log().fallbacks().size(), 1U);
-  check_all_layouts(machine);
-  check_all_summands(machine);
+TEST_P(OpsConformance, matmul_bias_residual_and_accumulation_are_added_before_the_one_rounding) {
+  on_every_product(check_all_summands);
 }
 
 constexpr std::int64_t kThreadSizes[][3] = {{127, 65, 300}, {64, 768, 256}, {300, 1024, 64}};
 
-TEST(Matmul, alignment_and_number_of_threads_do_not_change_a_bit) {
-  const Machine one(1);
-  const Machine two(2);
-  for (const Types types : kTypes) {
-    for (const int layout : {0, 1, 2}) {
-      for (const auto& [m, n, k] : kThreadSizes) {
-        Case c{m, n, k, types.dtype, types.target};
-        c.a_transposed = (layout & 1) != 0;
-        c.b_transposed = (layout & 2) != 0;
-        const Operands operands(c);
-        const std::string bits = run(one, c, operands).bits();
-        EXPECT_EQ(bits, run(two, c, operands).bits()) << m << " " << layout;
-        c.shift = 4;
-        EXPECT_EQ(bits, run(two, c, operands).bits()) << m << " " << layout << " shifted";
+TEST_P(OpsConformance, matmul_alignment_and_number_of_threads_do_not_change_a_bit) {
+  on_twins([](const Machine& one, const Machine& two) {
+    for (const Types types : kTypes) {
+      for (const int layout : {0, 1, 2}) {
+        for (const auto& [m, n, k] : kThreadSizes) {
+          Case c{m, n, k, types.dtype, types.target};
+          c.a_transposed = (layout & 1) != 0;
+          c.b_transposed = (layout & 2) != 0;
+          const Operands operands(c);
+          const std::string bits = run(one, c, operands).bits();
+          EXPECT_EQ(bits, run(two, c, operands).bits()) << m << " " << layout;
+          c.shift = 4;
+          EXPECT_EQ(bits, run(two, c, operands).bits()) << m << " " << layout << " shifted";
+        }
       }
     }
-  }
-}
-
-TEST(Matmul, impossible_arguments_are_refused_by_name) {
-  const Machine machine;
-  const Tensor tensor = machine.empty(DType::bf16, 16);
-  MatmulArgs args;
-  args.m = args.n = args.k = 4;
-  args.a = args.b = args.target = tensor.view();
-  args.accumulate = true;
-  EXPECT_THROW(machine.ops().matmul(machine.stream(), args), Error);
-  args.accumulate = false;
-  args.k = 0;
-  try {
-    machine.ops().matmul(machine.stream(), args);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_NE(std::string(error.what()).find("k is 0"), std::string::npos);
-  }
-}
-
-TEST(Matmul, description_names_the_library_and_the_instruction_set) {
-  const Machine machine(2);
-  const std::string description = machine.ops().description();
-  EXPECT_NE(description.find("oneDNN"), std::string::npos);
-  EXPECT_NE(description.find("2 threads"), std::string::npos);
-  std::cout << description << "\n";
+  });
 }
 
 }  // namespace

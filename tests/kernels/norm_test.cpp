@@ -1,7 +1,6 @@
 #include <cmath>
 
-#include "kernels/ops_fixture.h"
-#include "terrace/core/error.h"
+#include "kernels/ops_conformance.h"
 
 namespace terrace::kernels {
 namespace {
@@ -127,7 +126,7 @@ Results run(const Machine& machine, const Case& c, const Inputs& in, bool accumu
   if (c.layer()) forward.bias = bias.view();
   forward.output = r.output.view();
   forward.statistics = r.statistics.pointer();
-  machine.ops().norm_forward(machine.stream(), forward);
+  machine.run(forward);
   NormBackwardArgs backward;
   backward.kind = c.kind;
   backward.rows = c.rows;
@@ -140,10 +139,7 @@ Results run(const Machine& machine, const Case& c, const Inputs& in, bool accumu
   backward.d_weight = r.d_weight.view();
   if (c.layer()) backward.d_bias = r.d_bias.view();
   backward.accumulate_weight = backward.accumulate_bias = accumulate;
-  const Tensor scratch = machine.scratch(machine.ops().norm_backward_scratch_bytes(backward));
-  backward.scratch = scratch.pointer();
-  machine.ops().norm_backward(machine.stream(), backward);
-  machine.stream().synchronize();
+  machine.run(backward);
   return r;
 }
 
@@ -178,8 +174,8 @@ void check(const Machine& machine, const Case& c, bool accumulate) {
               plus(expected.d_bias_size, absolute(before)), weights, DType::f32);
 }
 
-TEST(Norm, forward_and_backward_match_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, norm_forward_and_backward_match_the_reference) {
+  on_every_table([](const Machine& machine) {
     for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
       for (const std::int64_t columns : {1, 3, 17, 65, 127}) {
         check(machine, {kind, 9, columns, DType::f32, DType::f32}, false);
@@ -190,45 +186,34 @@ TEST(Norm, forward_and_backward_match_the_reference) {
   });
 }
 
-TEST(Norm, many_rows_match_the_reference) {
-  const Machine machine;
+TEST_P(OpsConformance, norm_many_rows_match_the_reference) {
+  const Machine usual = machine();
   for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
     for (const std::int64_t rows : {1, 65, 1500}) {
-      check(machine, {kind, rows, 33, DType::f32, DType::f32}, true);
-      check(machine, {kind, rows, 33, DType::bf16, DType::bf16}, false);
+      check(usual, {kind, rows, 33, DType::f32, DType::f32}, true);
+      check(usual, {kind, rows, 33, DType::bf16, DType::bf16}, false);
     }
   }
 }
 
-TEST(Norm, alignment_and_number_of_threads_do_not_change_a_bit) {
-  const Machine one(1);
-  const Machine two(2);
-  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
-    const Case c{kind, 1000, 65, DType::bf16, DType::bf16};
-    const Inputs in(c);
-    const Results first = run(one, c, in, true);
-    const Results second = run(two, c, in, true, /*shift=*/4);
-    EXPECT_EQ(first.output.bits(), second.output.bits());
-    EXPECT_EQ(first.statistics.bits(), second.statistics.bits());
-    EXPECT_EQ(first.d_input.bits(), second.d_input.bits());
-    EXPECT_EQ(first.d_weight.bits(), second.d_weight.bits());
-    EXPECT_EQ(first.d_bias.bits(), second.d_bias.bits());
-  }
+TEST_P(OpsConformance, norm_alignment_and_number_of_threads_do_not_change_a_bit) {
+  on_twins([](const Machine& one, const Machine& two) {
+    for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+      const Case c{kind, 1000, 65, DType::bf16, DType::bf16};
+      const Inputs in(c);
+      const Results first = run(one, c, in, true);
+      const Results second = run(two, c, in, true, /*shift=*/4);
+      EXPECT_EQ(first.output.bits(), second.output.bits());
+      EXPECT_EQ(first.statistics.bits(), second.statistics.bits());
+      EXPECT_EQ(first.d_input.bits(), second.d_input.bits());
+      EXPECT_EQ(first.d_weight.bits(), second.d_weight.bits());
+      EXPECT_EQ(first.d_bias.bits(), second.d_bias.bits());
+    }
+  });
 }
 
-TEST(Norm, a_layer_norm_without_bias_is_refused) {
-  const Machine machine;
-  const Tensor x = machine.tensor(DType::f32, Values(4, 1));
-  NormArgs args;
-  args.kind = NormKind::layer;
-  args.rows = 1;
-  args.columns = 4;
-  args.input = args.weight = args.output = x.view();
-  EXPECT_THROW(machine.ops().norm_forward(machine.stream(), args), Error);
-}
-
-TEST(BiasGradient, sums_the_rows) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, bias_gradient_sums_the_rows) {
+  on_every_table([](const Machine& machine) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const std::int64_t rows : {1, 17, 700}) {
         const std::int64_t columns = 65;
@@ -245,10 +230,7 @@ TEST(BiasGradient, sums_the_rows) {
         const Tensor input = machine.tensor(dtype, d_y);
         const Tensor d_bias = machine.tensor(DType::f32, before);
         BiasGradientArgs args{rows, columns, input.view(), stride, d_bias.view(), true};
-        const Tensor scratch = machine.scratch(machine.ops().bias_gradient_scratch_bytes(args));
-        args.scratch = scratch.pointer();
-        machine.ops().bias_gradient(machine.stream(), args);
-        machine.stream().synchronize();
+        machine.run(args);
         // One rounding a row.
         expect_near(d_bias.read(), expected, size, static_cast<double>(rows + 1) * kUnit,
                     DType::f32);

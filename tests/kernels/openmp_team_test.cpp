@@ -6,7 +6,7 @@
 #include <functional>
 #include <iostream>
 
-#include "kernels/ops_fixture.h"
+#include "kernels/cpu_ops.h"
 #include "terrace/core/error.h"
 
 // What a host program, or the environment that it is started in, may have set of OpenMP.
@@ -51,9 +51,9 @@ class ProductOfOnes {
   }
 
   void run(device::Stream& stream) {
-    const Tensor scratch = machine_.scratch(machine_.ops().matmul_scratch_bytes(args_));
+    const Tensor scratch = machine_.scratch(machine_.ops().scratch_bytes(args_));
     args_.scratch = scratch.pointer();
-    machine_.ops().matmul(stream, args_);
+    machine_.ops().run(stream, args_);
     stream.synchronize();
   }
   [[nodiscard]] bool is_whole() const {
@@ -69,7 +69,7 @@ class ProductOfOnes {
 };
 
 TEST(OpenMpTeam, what_the_caller_has_set_leaves_no_part_undone_and_stays) {
-  const Machine machine(2);
+  const Machine machine = cpu_machine();
   InlineStream stream;
   const int threads = omp_get_max_threads();
   const int levels = omp_get_max_active_levels();
@@ -97,7 +97,7 @@ TEST(OpenMpTeam, a_product_begun_in_a_region_of_the_caller_is_whole_on_a_stream_
   {
 #pragma omp single
     {
-      const Machine machine(2);
+      const Machine machine = cpu_machine();
       ProductOfOnes product(machine);
       product.run(machine.stream());
       whole = product.is_whole();
@@ -122,7 +122,7 @@ class OpenMpEnvironmentDeathTest : public ::testing::Test {
 /// Ends the process: 0 with a whole product, 1 with another, an error's exit code with its message.
 [[noreturn]] void multiply_and_exit() {
   try {
-    const Machine machine(2);
+    const Machine machine = cpu_machine();
     ProductOfOnes product(machine);
     product.run(machine.stream());
     std::_Exit(product.is_whole() ? 0 : 1);

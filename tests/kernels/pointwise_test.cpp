@@ -1,6 +1,6 @@
 #include <bit>
 
-#include "kernels/ops_fixture.h"
+#include "kernels/ops_conformance.h"
 
 namespace terrace::kernels {
 namespace {
@@ -65,9 +65,7 @@ void check_swiglu(const Machine& machine, std::int64_t columns, DType dtype) {
   const Tensor packed = machine.tensor(dtype, expected.packed);
   const Tensor output = machine.empty(dtype, rows * columns);
   const View up = packed.view().offset(columns);
-  machine.ops().swiglu_forward(machine.stream(),
-                               {rows, columns, packed.view(), up, 2 * columns, output.view()});
-  machine.stream().synchronize();
+  machine.run(SwigluArgs{rows, columns, packed.view(), up, 2 * columns, output.view()});
   expect_near(output.read(), expected.output.values, expected.output.errors, dtype);
 
   // In place: the gradients where gate and up were, the output again where its gradient was.
@@ -75,14 +73,13 @@ void check_swiglu(const Machine& machine, std::int64_t columns, DType dtype) {
   SwigluBackwardArgs args{rows, columns, packed.view(), up, d_output.view(), packed.view(), up};
   args.stride = 2 * columns;
   args.output = d_output.view();
-  machine.ops().swiglu_backward(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   expect_near(packed.read(), expected.d_packed.values, expected.d_packed.errors, dtype);
   EXPECT_EQ(d_output.bits(), output.bits());
 }
 
-TEST(Swiglu, forward_and_backward_match_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, swiglu_forward_and_backward_match_the_reference) {
+  on_every_table([](const Machine& machine) {
     for (const std::int64_t columns : kColumns) {
       for (const DType dtype : kDtypes) check_swiglu(machine, columns, dtype);
     }
@@ -109,35 +106,33 @@ void check_gelu(const Machine& machine, std::int64_t count, DType dtype) {
   }
   const Tensor input = machine.tensor(dtype, x);
   const Tensor output = machine.empty(dtype, count);
-  machine.ops().gelu_forward(machine.stream(), {count, input.view(), output.view()});
+  machine.run(GeluArgs{count, input.view(), output.view()});
   const Tensor d_output = machine.tensor(dtype, dy);
   const Tensor again = machine.empty(dtype, count);
-  machine.ops().gelu_backward(
-      machine.stream(), {count, input.view(), d_output.view(), d_output.view(), again.view()});
-  machine.stream().synchronize();
+  machine.run(
+      GeluBackwardArgs{count, input.view(), d_output.view(), d_output.view(), again.view()});
   expect_near(output.read(), y.values, y.errors, dtype);
   expect_near(d_output.read(), dx.values, dx.errors, dtype);
   EXPECT_EQ(again.bits(), output.bits());
 }
 
-TEST(Gelu, forward_and_backward_match_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, gelu_forward_and_backward_match_the_reference) {
+  on_every_table([](const Machine& machine) {
     for (const std::int64_t count : {1, 3, 17, 65, 127, 40000}) {
       for (const DType dtype : kDtypes) check_gelu(machine, count, dtype);
     }
   });
 }
 
-TEST(Add, rounds_the_exact_sum_once) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, add_rounds_the_exact_sum_once) {
+  on_every_table([](const Machine& machine) {
     for (const DType dtype : kDtypes) {
       for (const std::int64_t count : kColumns) {
         const Values a = random_values(count, 1, dtype);
         const Values b = random_values(count, 2, dtype);
         const Tensor left = machine.tensor(dtype, a);
         const Tensor right = machine.tensor(dtype, b);
-        machine.ops().add(machine.stream(), {count, left.view(), right.view(), left.view()});
-        machine.stream().synchronize();
+        machine.run(AddArgs{count, left.view(), right.view(), left.view()});
         Values expected;
         for (std::size_t i = 0; i < a.size(); ++i) expected.push_back(rounded(a[i] + b[i], dtype));
         EXPECT_EQ(left.read(), expected);
@@ -147,7 +142,7 @@ TEST(Add, rounds_the_exact_sum_once) {
 }
 
 /// Every pattern of the upper half with a few lower halves around the ties.
-TEST(Convert, rounds_as_the_core_does_for_every_upper_half) {
+TEST_P(OpsConformance, convert_rounds_as_the_core_does_for_every_upper_half) {
   std::vector<float> patterns;
   for (std::uint32_t upper = 0; upper < 0x10000U; ++upper) {
     for (const std::uint32_t lower : {0x0U, 0x1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
@@ -155,28 +150,30 @@ TEST(Convert, rounds_as_the_core_does_for_every_upper_half) {
     }
   }
   const auto count = static_cast<std::int64_t>(patterns.size());
-  on_every_target([&](const Machine& machine) {
+  on_every_table([&](const Machine& machine) {
     const Tensor source = machine.empty(DType::f32, count);
-    std::memcpy(source.raw(), patterns.data(), source.bytes());
+    source.write_bits({reinterpret_cast<const char*>(patterns.data()), source.bytes()});
     const Tensor narrow = machine.empty(DType::bf16, count);
     const Tensor wide = machine.empty(DType::f32, count);
-    machine.ops().convert(machine.stream(), narrow.view(), source.view(), count);
-    machine.ops().convert(machine.stream(), wide.view(), narrow.view(), count);
-    machine.stream().synchronize();
+    machine.run(ConvertArgs{count, source.view(), narrow.view()});
+    machine.run(ConvertArgs{count, narrow.view(), wide.view()});
+    const std::string narrow_bits = narrow.bits();
+    const std::string wide_bits = wide.bits();
     for (std::size_t i = 0; i < patterns.size(); ++i) {
-      const auto got = reinterpret_cast<const Bf16*>(narrow.raw())[i];
+      Bf16 got;
+      std::memcpy(&got, narrow_bits.data() + i * sizeof got, sizeof got);
       ASSERT_EQ(got.bits, to_bf16(patterns[i]).bits) << std::bit_cast<std::uint32_t>(patterns[i]);
-      const float back = reinterpret_cast<const float*>(wide.raw())[i];
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(back), std::uint32_t{got.bits} << 16);
+      std::uint32_t back = 0;
+      std::memcpy(&back, wide_bits.data() + i * sizeof back, sizeof back);
+      ASSERT_EQ(back, std::uint32_t{got.bits} << 16);
     }
   });
 }
 
-TEST(Clear, clears_exactly_what_it_is_given) {
-  const Machine machine;
-  const Tensor tensor = machine.empty(DType::i32, 1000000);
-  machine.ops().clear(machine.stream(), tensor.pointer() + 4, tensor.bytes() - 8);
-  machine.stream().synchronize();
+TEST_P(OpsConformance, clear_clears_exactly_what_it_is_given) {
+  const Machine usual = machine();
+  const Tensor tensor = usual.empty(DType::i32, 1000000);
+  usual.run(ClearArgs{tensor.pointer() + 4, tensor.bytes() - 8});
   const std::string bits = tensor.bits();
   EXPECT_EQ(bits.substr(0, 4), std::string(4, '\xff'));
   EXPECT_EQ(bits.substr(4, bits.size() - 8), std::string(bits.size() - 8, '\0'));

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/ops_fixture.h"
+#include "kernels/ops_conformance.h"
 #include "terrace/core/error.h"
 
 namespace terrace::kernels {
@@ -20,8 +20,8 @@ struct Embedding {
   [[nodiscard]] std::int64_t count() const { return rows * sequence; }
 };
 
-TEST(Embedding, forward_looks_tokens_up_and_adds_positions) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, embedding_forward_looks_tokens_up_and_adds_positions) {
+  on_every_table([](const Machine& machine) {
     const Embedding e;
     for (const DType dtype : kDtypes) {
       const Values table = random_values(e.vocabulary * e.columns, 1, dtype);
@@ -34,11 +34,10 @@ TEST(Embedding, forward_looks_tokens_up_and_adds_positions) {
       EmbeddingArgs args{e.rows,       e.sequence,       e.columns,
                          e.vocabulary, tokens.pointer(), table_tensor.view()};
       args.output = plain.view();
-      machine.ops().embedding_forward(machine.stream(), args);
+      machine.run(args);
       args.positions = position_tensor.view();
       args.output = output.view();
-      machine.ops().embedding_forward(machine.stream(), args);
-      machine.stream().synchronize();
+      machine.run(args);
       Values expected_plain;
       Values expected;
       for (std::int64_t i = 0; i < e.count() * e.columns; ++i) {
@@ -55,16 +54,15 @@ TEST(Embedding, forward_looks_tokens_up_and_adds_positions) {
   });
 }
 
-TEST(Embedding, a_token_outside_the_vocabulary_fails_the_stream) {
-  const Machine machine;
-  const Tensor tokens = machine.integers({1, 6});
-  const Tensor table = machine.tensor(DType::f32, Values(12, 1));
-  const Tensor output = machine.empty(DType::f32, 4);
+TEST_P(OpsConformance, embedding_a_token_outside_the_vocabulary_fails_the_stream) {
+  const Machine usual = machine();
+  const Tensor tokens = usual.integers({1, 6});
+  const Tensor table = usual.tensor(DType::f32, Values(12, 1));
+  const Tensor output = usual.empty(DType::f32, 4);
   EmbeddingArgs args{1, 2, 2, 6, tokens.pointer(), table.view()};
   args.output = output.view();
-  machine.ops().embedding_forward(machine.stream(), args);
   try {
-    machine.stream().synchronize();
+    usual.run(args);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::data);
@@ -101,10 +99,7 @@ void check_embedding_backward(const Machine& machine, DType dtype, bool accumula
                              d_positions.view(),
                              accumulate,
                              accumulate};
-  const Tensor scratch = machine.scratch(machine.ops().embedding_backward_scratch_bytes(args));
-  args.scratch = scratch.pointer();
-  machine.ops().embedding_backward(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   // At most 6 values below 1 meet in an element: as many roundings of sums below 6.
   const Values size(table.size(), 6);
   expect_near(d_table.read(), table, size, 6 * kUnit, DType::f32);
@@ -112,8 +107,8 @@ void check_embedding_backward(const Machine& machine, DType dtype, bool accumula
   expect_near(d_positions.read(), positions, position_size, 6 * kUnit, DType::f32);
 }
 
-TEST(Embedding, backward_sums_over_each_token_and_position) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, embedding_backward_sums_over_each_token_and_position) {
+  on_every_table([](const Machine& machine) {
     for (const DType dtype : kDtypes) {
       check_embedding_backward(machine, dtype, false);
       check_embedding_backward(machine, dtype, true);
@@ -151,18 +146,16 @@ void check_rotary(const Machine& machine, DType dtype, std::int64_t head_size) {
   RotaryArgs args{rows, sequence, heads, head_size, static_cast<float>(theta)};
   args.values = values.view();
   args.stride = stride;
-  machine.ops().rotary(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   expect_near(values.read(), expected, error, dtype);
   args.inverse = true;
-  machine.ops().rotary(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   // There and back: the rounding of the turned values (below 2) to the dtype, twice over.
   expect_near(values.read(), before, Values(before.size(), 8 * unit_roundoff(dtype)), dtype);
 }
 
-TEST(Rotary, turns_as_the_reference_and_back) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, rotary_turns_as_the_reference_and_back) {
+  on_every_table([](const Machine& machine) {
     for (const DType dtype : kDtypes) {
       for (const std::int64_t head_size : {2, 6, 34, 80, 128}) {
         check_rotary(machine, dtype, head_size);
@@ -220,8 +213,7 @@ void check_cross_entropy(const Machine& machine, std::int64_t vocabulary, DType 
                         targets.pointer(),
                         static_cast<float>(expected.scale),
                         losses.pointer()};
-  machine.ops().cross_entropy(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
   EXPECT_EQ(logits.read(), expected.logits);
   // Logits up to 8: the difference to the greatest is rounded (16 units), the exponential to 2, the
   // sum to one for each of a lane's terms (at most V) and a few.
@@ -231,23 +223,20 @@ void check_cross_entropy(const Machine& machine, std::int64_t vocabulary, DType 
   args.gradient = {logits.pointer(), gradient_dtype};
   args.gradient_stride =
       expected.stride * static_cast<std::int64_t>(size_of(dtype) / size_of(gradient_dtype));
-  machine.ops().cross_entropy(machine.stream(), args);
-  machine.stream().synchronize();
+  machine.run(args);
+  const Values all = values_of(logits.bits(), gradient_dtype);
   Values got;
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t i = 0; i < vocabulary; ++i) {
-      const std::int64_t at = row * args.gradient_stride + i;
-      got.push_back(static_cast<double>(
-          gradient_dtype == DType::bf16 ? to_float(reinterpret_cast<const Bf16*>(logits.raw())[at])
-                                        : reinterpret_cast<const float*>(logits.raw())[at]));
+      got.push_back(all[static_cast<std::size_t>(row * args.gradient_stride + i)]);
     }
   }
   expect_near(got, expected.gradient, expected.gradient_size, relative + 16 * kUnit,
               gradient_dtype);
 }
 
-TEST(CrossEntropy, losses_and_gradients_in_place_match_the_reference) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, cross_entropy_losses_and_gradients_in_place_match_the_reference) {
+  on_every_table([](const Machine& machine) {
     for (const std::int64_t vocabulary : {3, 17, 65, 127, 5000}) {
       check_cross_entropy(machine, vocabulary, DType::f32, DType::f32);
       check_cross_entropy(machine, vocabulary, DType::f32, DType::bf16);
@@ -256,53 +245,51 @@ TEST(CrossEntropy, losses_and_gradients_in_place_match_the_reference) {
   });
 }
 
-TEST(CrossEntropy, a_nan_in_the_logits_reaches_the_loss) {
-  on_every_target([](const Machine& machine) {
+TEST_P(OpsConformance, cross_entropy_a_nan_in_the_logits_reaches_the_loss) {
+  on_every_table([](const Machine& machine) {
     Values logits(40, 0.5);
     logits[33] = std::nan("");
     const Tensor tensor = machine.tensor(DType::f32, logits);
     const Tensor targets = machine.integers({0});
     const Tensor losses = machine.empty(DType::f32, 1);
     losses.write({0});
-    machine.ops().cross_entropy(
-        machine.stream(), {1, 40, tensor.view(), 40, targets.pointer(), 1.0F, losses.pointer()});
-    machine.stream().synchronize();
+    machine.run(
+        CrossEntropyArgs{1, 40, tensor.view(), 40, targets.pointer(), 1.0F, losses.pointer()});
     EXPECT_TRUE(std::isnan(losses.read()[0]));
   });
 }
 
-TEST(CrossEntropy, a_target_outside_the_vocabulary_fails_the_stream) {
-  const Machine machine;
-  const Tensor logits = machine.tensor(DType::f32, Values(8, 0));
-  const Tensor targets = machine.integers({1, 4});
-  const Tensor losses = machine.empty(DType::f32, 2);
-  machine.ops().cross_entropy(machine.stream(),
-                              {2, 4, logits.view(), 4, targets.pointer(), 1.0F, losses.pointer()});
-  EXPECT_THROW(machine.stream().synchronize(), Error);
+TEST_P(OpsConformance, cross_entropy_a_target_outside_the_vocabulary_fails_the_stream) {
+  const Machine usual = machine();
+  const Tensor logits = usual.tensor(DType::f32, Values(8, 0));
+  const Tensor targets = usual.integers({1, 4});
+  const Tensor losses = usual.empty(DType::f32, 2);
+  EXPECT_THROW(usual.run(CrossEntropyArgs{2, 4, logits.view(), 4, targets.pointer(), 1.0F,
+                                          losses.pointer()}),
+               Error);
 }
 
-TEST(SumF64, adds_in_double) {
-  const Machine machine;
+TEST_P(OpsConformance, sum_adds_in_double) {
+  const Machine usual = machine();
   const Values values = random_values(100001, 1, DType::f32);
   double expected = 0;
   for (const double value : values) expected += value;
-  const Tensor tensor = machine.tensor(DType::f32, values);
-  const Tensor sum = machine.scratch(sizeof(double));
-  machine.ops().sum_f64(machine.stream(), tensor.pointer(), 100001, sum.pointer());
-  machine.stream().synchronize();
+  const Tensor tensor = usual.tensor(DType::f32, values);
+  const Tensor sum = usual.scratch(sizeof(double));
+  usual.run(SumArgs{100001, tensor.pointer(), sum.pointer()});
   // 1e5 roundings of sums below 1e5 at most, on either side.
-  EXPECT_NEAR(*reinterpret_cast<const double*>(sum.raw()), expected, 2e5 * 0x1p-53 * 1e5);
+  double got = 0;
+  std::memcpy(&got, sum.bits().data(), sizeof got);
+  EXPECT_NEAR(got, expected, 2e5 * 0x1p-53 * 1e5);
 }
 
-TEST(GatherRows, copies_the_rows_named) {
-  const Machine machine;
+TEST_P(OpsConformance, gather_rows_copies_the_rows_named) {
+  const Machine usual = machine();
   const Values source = random_values(5 * 3, 1, DType::bf16);
-  const Tensor tensor = machine.tensor(DType::bf16, source);
-  const Tensor indices = machine.integers({4, 0, 4});
-  const Tensor output = machine.empty(DType::bf16, 9);
-  machine.ops().gather_rows(machine.stream(),
-                            {3, 3, 5, indices.pointer(), tensor.view(), output.view()});
-  machine.stream().synchronize();
+  const Tensor tensor = usual.tensor(DType::bf16, source);
+  const Tensor indices = usual.integers({4, 0, 4});
+  const Tensor output = usual.empty(DType::bf16, 9);
+  usual.run(GatherRowsArgs{3, 3, 5, indices.pointer(), tensor.view(), output.view()});
   EXPECT_EQ(output.read(), (Values{source[12], source[13], source[14], source[0], source[1],
                                    source[2], source[12], source[13], source[14]}));
 }
