@@ -149,15 +149,13 @@ Json prediction_json(const PlanReport& report) {
   Json busy = Json::object();
   Json waited = Json::object();
   Json hidden = Json::object();
-  for (int index = 0; index < plan::kLanes; ++index) {
-    const auto lane = static_cast<plan::Lane>(index);
+  for (const plan::Lane lane : plan::kAllLanes) {
     busy[std::string(name_of(lane))] = report.prediction->of(lane).busy_seconds;
     if (lane != plan::Lane::compute) {
       const auto tokens = report.hidden_from_tokens(lane);
       hidden[std::string(name_of(lane))] = tokens ? Json(*tokens) : Json(nullptr);
     }
-    waited[std::string(name_of(lane))] =
-        report.prediction->waited_seconds[static_cast<std::size_t>(index)];
+    waited[std::string(name_of(lane))] = report.prediction->waited_seconds[lane];
   }
   return {{"profile", report.profile},
           {"step_seconds", report.prediction->step_seconds},
@@ -187,11 +185,10 @@ std::string prediction_table(const PlanReport& report) {
   };
   std::vector<std::vector<std::string>> rows = {
       {"  lane", "busy", "of the step", "kept compute", "hidden from"}};
-  for (int index = 0; index < plan::kLanes; ++index) {
-    const auto lane = static_cast<plan::Lane>(index);
+  for (const plan::Lane lane : plan::kAllLanes) {
     const double busy = prediction.of(lane).busy_seconds;
     if (busy == 0) continue;
-    const double waited = prediction.waited_seconds[static_cast<std::size_t>(index)];
+    const double waited = prediction.waited_seconds[lane];
     rows.push_back({fmt::format("  {}", name_of(lane)), format_duration(busy), share(busy),
                     waited > 0 ? format_duration(waited) : "",
                     lane == plan::Lane::compute ? "" : hidden_from(report, lane)});

@@ -30,27 +30,25 @@ RegionId MemoryPlan::add(std::string purpose, Tier tier, std::uint64_t bytes) {
   region.tier = tier;
   region.bytes = bytes;
   regions_.push_back(std::move(region));
-  return RegionId(static_cast<int>(regions_.size()) - 1);
+  return RegionId(regions_.count() - 1);
 }
 
 void MemoryPlan::use(RegionId id, std::int64_t task) {
-  Region& region = regions_[static_cast<std::size_t>(id.value)];
+  Region& region = regions_[id];
   region.first_use = region.first_use < 0 ? task : std::min(region.first_use, task);
   region.last_use = std::max(region.last_use, task);
 }
 
 void MemoryPlan::pack() {
-  std::fill(std::begin(bytes_), std::end(bytes_), 0);
+  bytes_ = {};
   for (Region& region : regions_) {
     if (!region.persistent()) continue;
-    std::uint64_t& end = bytes_[static_cast<std::size_t>(region.tier)];
+    std::uint64_t& end = bytes_[region.tier];
     region.offset = end;
     end += round_up(region.bytes, kAlignmentBytes);
   }
-  std::copy(std::begin(bytes_), std::end(bytes_), std::begin(persistent_bytes_));
-  pack_transients(Tier::device);
-  pack_transients(Tier::host);
-  pack_transients(Tier::disk);
+  persistent_bytes_ = bytes_;
+  for (const Tier tier : kAllTiers) pack_transients(tier);
 }
 
 namespace {
@@ -101,9 +99,9 @@ void MemoryPlan::pack_transients(Tier tier) {
     return a->last_use > b->last_use;
   };
   std::priority_queue<Region*, std::vector<Region*>, decltype(ends_later)> live(ends_later);
-  const std::uint64_t base = persistent_bytes_[static_cast<std::size_t>(tier)];
+  const std::uint64_t base = persistent_bytes_[tier];
   FreeSpace free(base);
-  std::uint64_t& end = bytes_[static_cast<std::size_t>(tier)];
+  std::uint64_t& end = bytes_[tier];
   for (Region* region : waiting) {
     for (; !live.empty() && live.top()->last_use < region->first_use; live.pop()) {
       free.give_back(live.top()->offset, round_up(live.top()->bytes, kAlignmentBytes));
@@ -150,10 +148,9 @@ std::vector<PurposeBytes> MemoryPlan::by_purpose() const {
       add_to(region.purpose, region.tier, round_up(region.bytes, kAlignmentBytes), true);
     }
   }
-  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
-    const auto index = static_cast<std::size_t>(tier);
+  for (const Tier tier : kAllTiers) {
     const std::int64_t moment = fullest_moment(tier);
-    std::uint64_t left = bytes_[index] - persistent_bytes_[index];
+    std::uint64_t left = bytes_[tier] - persistent_bytes_[tier];
     for (const Region& region : regions_) {
       if (region.tier != tier || region.first_use > moment || region.last_use < moment) continue;
       if (region.persistent()) continue;

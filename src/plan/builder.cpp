@@ -138,7 +138,7 @@ void Builder::add_gradients() {
 void Builder::add_state() {
   memory::MemoryPlan& memory = plan_.memory;
   for (const Chunk& chunk : plan_.chunks) {
-    std::vector<Place> places;
+    Indexed<Place> places;
     for (const StateElement& element : request_.state) {
       const auto bytes =
           static_cast<std::uint64_t>(chunk.range.count) * static_cast<std::uint64_t>(element.bytes);
@@ -306,7 +306,7 @@ std::uint64_t Plan::kept_bytes(StateKind kind) const {
   }
   for (std::size_t index = 0; index < request.state.size(); ++index) {
     if (request.state[index].kind != kind) continue;
-    for (const std::vector<Place>& places : state) add(places[index].region);
+    for (const Indexed<Place>& places : state) add(places[index].region);
   }
   return bytes;
 }

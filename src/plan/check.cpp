@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -28,12 +27,12 @@ class HappensBefore {
  public:
   explicit HappensBefore(const Schedule& schedule)
       : count_(schedule.tasks.size()), begun_(2 * count_), witness_(2 * count_) {
-    for (Numbers& witness : witness_) witness.fill(kNever);
-    Numbers on_lane{};
-    std::array<std::vector<std::size_t>, kLanes> lanes;  // tasks that may still be under way
+    for (Numbers& witness : witness_) witness.values.fill(kNever);
+    Numbers on_lane;
+    ByLane<std::vector<std::size_t>> lanes;  // tasks that may still be under way
     for (std::size_t position = 0; position < 2 * count_; ++position) {
       const Task& task = schedule.tasks[position % count_];
-      const auto lane = static_cast<std::size_t>(task.lane);
+      const Lane lane = task.lane;
       const std::uint32_t number = ++on_lane[lane];
       std::vector<std::size_t>& before = lanes[lane];
       if (!before.empty()) {
@@ -47,10 +46,9 @@ class HappensBefore {
       }
       before.push_back(position);
       for (const Wait& wait : schedule.waits_of(task)) {
-        const std::size_t back = static_cast<std::size_t>(wait.steps_back) * count_;
+        const std::size_t back = offset_of(wait.steps_back) * count_;
         if (back > position / count_ * count_) continue;  // before the first step
-        const std::size_t other =
-            position / count_ * count_ - back + static_cast<std::size_t>(wait.task);
+        const std::size_t other = position / count_ * count_ - back + offset_of(wait.task);
         inherit(position, other);
         witness(other, lane, number);
       }
@@ -65,14 +63,14 @@ class HappensBefore {
 
  private:
   /// By lane, tasks counted from 1.
-  using Numbers = std::array<std::uint32_t, kLanes>;
+  using Numbers = ByLane<std::uint32_t>;
   static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
   void inherit(std::size_t position, std::size_t other) {
     std::ranges::transform(begun_[position], begun_[other], begun_[position].begin(),
                            [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
   }
-  void witness(std::size_t other, std::size_t lane, std::uint32_t number) {
+  void witness(std::size_t other, Lane lane, std::uint32_t number) {
     witness_[other][lane] = std::min(witness_[other][lane], number);
   }
 
@@ -105,7 +103,7 @@ std::vector<Touch> touches_of(const Schedule& schedule, const memory::MemoryPlan
 }
 
 std::string describe(const Schedule& schedule, int index) {
-  const Task& task = schedule.tasks[static_cast<std::size_t>(index)];
+  const Task& task = schedule.tasks[index];
   std::string text = fmt::format("task {} ({}", index, name_of(task.kind));
   if (task.unit >= 0) text += fmt::format(", unit {}", task.unit);
   if (task.micro_batch >= 0) text += fmt::format(", micro-batch {}", task.micro_batch);
@@ -117,9 +115,9 @@ std::string describe(const Schedule& schedule, int index) {
 std::vector<std::string> check_structure(const Schedule& schedule,
                                          const memory::MemoryPlan& regions) {
   std::vector<std::string> faults;
-  const auto count = static_cast<int>(schedule.tasks.size());
+  const int count = schedule.tasks.count();
   for (int index = 0; index < count; ++index) {
-    const Task& task = schedule.tasks[static_cast<std::size_t>(index)];
+    const Task& task = schedule.tasks[index];
     for (const Wait& wait : schedule.waits_of(task)) {
       const bool earlier = wait.steps_back == 0 ? wait.task < index : wait.steps_back == 1;
       if (wait.task < 0 || wait.task >= count || !earlier) {
@@ -155,7 +153,7 @@ class RangeCheck {
     std::vector<std::pair<std::size_t, const Touch*>> reads;  // since then, by position
     for (const std::size_t step_begin : {std::size_t{0}, schedule_.tasks.size()}) {
       for (const Touch* touch : touches) {
-        const std::size_t position = step_begin + static_cast<std::size_t>(touch->task);
+        const std::size_t position = step_begin + offset_of(touch->task);
         if (written != nullptr) expect_ordered(written_at, *written, position, *touch);
         if (!touch->write) {
           reads.emplace_back(position, touch);
@@ -223,52 +221,54 @@ void check_order(const Schedule& schedule, const memory::MemoryPlan& regions,
 /// A region and the tasks, from the first to the last in serial order, that it is leased for.
 struct Lease {
   const memory::Region* region = nullptr;
-  std::size_t first = 0;
-  std::size_t last = 0;
+  int first = 0;
+  int last = 0;
 };
 
 /// What a step leases: persistent regions for all of it, others from the first task that touches
 /// them to the last. By that first one.
 std::vector<Lease> leases_of(const Schedule& schedule, const memory::MemoryPlan& regions) {
-  const std::size_t count = schedule.tasks.size();
-  std::vector<Lease> all;
-  if (count == 0) return all;
+  const int count = schedule.tasks.count();
+  if (count == 0) return {};
+  Indexed<Lease, memory::RegionId> all;
   for (const memory::Region& region : regions.regions()) {
     all.push_back(region.persistent() ? Lease{&region, 0, count - 1} : Lease{&region, count, 0});
   }
-  for (std::size_t task = 0; task < count; ++task) {
+  for (int task = 0; task < count; ++task) {
     for (const Access& access : schedule.accesses_of(schedule.tasks[task])) {
-      Lease& lease = all[static_cast<std::size_t>(access.region.value)];
+      Lease& lease = all[access.region];
       lease.first = std::min(lease.first, task);
       lease.last = std::max(lease.last, task);
     }
   }
-  std::erase_if(
-      all, [](const Lease& lease) { return lease.first > lease.last || lease.region->bytes == 0; });
-  std::ranges::stable_sort(all, {}, &Lease::first);
-  return all;
+  std::vector<Lease> leases;
+  std::ranges::copy_if(all, std::back_inserter(leases), [](const Lease& lease) {
+    return lease.first <= lease.last && lease.region->bytes > 0;
+  });
+  std::ranges::stable_sort(leases, {}, &Lease::first);
+  return leases;
 }
 
 /// What a tier holds when it holds most, and the task at which it first does.
 struct Peak {
   std::uint64_t bytes = 0;
-  std::size_t task = 0;
+  int task = 0;
 };
 
-std::array<Peak, memory::kTiers> peaks_of(std::span<const Lease> leases, std::size_t tasks) {
-  std::array<Peak, memory::kTiers> peaks;
-  for (std::size_t tier = 0; tier < peaks.size(); ++tier) {
-    std::vector<std::uint64_t> taken(tasks + 1, 0);
-    std::vector<std::uint64_t> given_back(tasks + 1, 0);
+memory::ByTier<Peak> peaks_of(std::span<const Lease> leases, std::size_t tasks) {
+  memory::ByTier<Peak> peaks;
+  for (const memory::Tier tier : memory::kAllTiers) {
+    Indexed<std::uint64_t> taken(tasks + 1, 0);
+    Indexed<std::uint64_t> given_back(tasks + 1, 0);
     for (const Lease& lease : leases) {
-      if (static_cast<std::size_t>(lease.region->tier) != tier) continue;
+      if (lease.region->tier != tier) continue;
       const std::uint64_t bytes =
           round_up(lease.region->bytes, memory::MemoryPlan::kAlignmentBytes);
       taken[lease.first] += bytes;
       given_back[lease.last + 1] += bytes;
     }
     std::uint64_t now = 0;
-    for (std::size_t task = 0; task < tasks; ++task) {
+    for (int task = 0; task + 1 < taken.count(); ++task) {
       now = now + taken[task] - given_back[task];
       if (now > peaks[tier].bytes) peaks[tier] = {now, task};
     }
@@ -283,15 +283,15 @@ void check_overlaps(const Schedule& schedule, std::span<const Lease> leases,
   std::ranges::sort(ending, {}, &Lease::last);
   auto next_to_end = ending.begin();
   // No two share a byte: what shares one with those that are here is reported and left out.
-  std::array<std::map<std::uint64_t, const Lease*>, memory::kTiers> leased;  // by offset
+  memory::ByTier<std::map<std::uint64_t, const Lease*>> leased;  // by offset
   for (const Lease& lease : leases) {
     for (; (*next_to_end)->last < lease.first; ++next_to_end) {
-      auto& ended_on = leased[static_cast<std::size_t>((*next_to_end)->region->tier)];
+      auto& ended_on = leased[(*next_to_end)->region->tier];
       const auto ended = ended_on.find((*next_to_end)->region->offset);
       if (ended != ended_on.end() && ended->second == *next_to_end) ended_on.erase(ended);
     }
     const memory::Region& region = *lease.region;
-    auto& here = leased[static_cast<std::size_t>(region.tier)];
+    auto& here = leased[region.tier];
     auto other = here.lower_bound(region.offset);
     if (other != here.begin()) {
       const memory::Region& before = *std::prev(other)->second->region;
@@ -305,7 +305,7 @@ void check_overlaps(const Schedule& schedule, std::span<const Lease> leases,
           "\"{}\" and \"{}\" share bytes [{}, {}) of the {} tier, and both are leased at {}",
           taken.purpose, region.purpose, std::max(taken.offset, region.offset),
           std::min(taken.offset + taken.bytes, region.offset + region.bytes), name_of(region.tier),
-          describe(schedule, static_cast<int>(lease.first))));
+          describe(schedule, lease.first)));
     }
     if (alone) here.emplace(region.offset, &lease);
   }
@@ -316,22 +316,20 @@ void check_memory(const Schedule& schedule, const memory::MemoryPlan& regions,
   const std::vector<Lease> leases = leases_of(schedule, regions);
   check_overlaps(schedule, leases, faults);
   const auto peaks = peaks_of(leases, schedule.tasks.size());
-  for (const memory::Tier tier : {memory::Tier::device, memory::Tier::host, memory::Tier::disk}) {
-    const auto index = static_cast<std::size_t>(tier);
-    if (peaks[index].bytes > planned[index]) {
+  for (const memory::Tier tier : memory::kAllTiers) {
+    if (peaks[tier].bytes > planned[tier]) {
       faults.push_back(fmt::format(
           "the {} tier has {} bytes leased at once at {}, but {} bytes are planned for it",
-          name_of(tier), peaks[index].bytes,
-          describe(schedule, static_cast<int>(peaks[index].task)), planned[index]));
+          name_of(tier), peaks[tier].bytes, describe(schedule, peaks[tier].task), planned[tier]));
       continue;
     }
     // What is leased may fit and yet lie beyond the end.
     for (const memory::Region& region : regions.regions()) {
-      if (region.tier != tier || region.offset + region.bytes <= planned[index]) continue;
+      if (region.tier != tier || region.offset + region.bytes <= planned[tier]) continue;
       faults.push_back(fmt::format(
           "\"{}\" lies at bytes [{}, {}) of the {} tier, but {} bytes are planned for it",
           region.purpose, region.offset, region.offset + region.bytes, name_of(tier),
-          planned[index]));
+          planned[tier]));
     }
   }
 }
@@ -339,7 +337,7 @@ void check_memory(const Schedule& schedule, const memory::MemoryPlan& regions,
 }  // namespace
 
 TierBytes peak_bytes(const Schedule& schedule, const memory::MemoryPlan& regions) {
-  TierBytes bytes{};
+  TierBytes bytes;
   const auto peaks = peaks_of(leases_of(schedule, regions), schedule.tasks.size());
   std::ranges::transform(peaks, bytes.begin(), &Peak::bytes);
   return bytes;

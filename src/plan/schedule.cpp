@@ -9,9 +9,9 @@
 namespace terrace::plan {
 
 std::string_view name_of(Lane lane) {
-  constexpr std::array<std::string_view, kLanes> names = {
-      "compute", "h2d", "d2h", "collective", "disk-read", "disk-write", "optimizer"};
-  return names[static_cast<std::size_t>(lane)];
+  constexpr ByLane<std::string_view> names = {"compute",   "h2d",        "d2h",      "collective",
+                                              "disk-read", "disk-write", "optimizer"};
+  return names[lane];
 }
 
 std::string_view name_of(TaskKind kind) {
@@ -22,7 +22,7 @@ std::string_view name_of(TaskKind kind) {
       "reduce flat",     "store gradient", "store loss",      "norm",           "decide",
       "read chunk",      "update",         "store parameter", "write chunk",    "settle",
       "commit"};
-  return names[static_cast<std::size_t>(kind)];
+  return names[offset_of(kind)];
 }
 
 namespace {
@@ -44,7 +44,7 @@ struct LanePlace {
 class Clock {
  public:
   void join(const Clock& other) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (const Lane lane : kAllLanes) {
       done_[lane] = std::max(done_[lane], other.done_[lane]);
     }
     for (const Lane lane : {Lane::disk_read, Lane::disk_write}) {
@@ -59,12 +59,12 @@ class Clock {
   }
   /// All before `place` on its lane has completed.
   void complete_before(const LanePlace& place) {
-    std::int64_t& done = done_[static_cast<std::size_t>(place.lane)];
+    std::int64_t& done = done_[place.lane];
     done = std::max(done, place.number);
     if (!completes_in_order(place.lane)) settle(place.lane);
   }
   [[nodiscard]] bool covers(const LanePlace& place) const {
-    if (place.number < done_[static_cast<std::size_t>(place.lane)]) return true;
+    if (place.number < done_[place.lane]) return true;
     if (completes_in_order(place.lane)) return false;
     const auto run = std::ranges::upper_bound(ahead(place.lane), place.number, {}, &Run::end);
     return run != ahead(place.lane).end() && run->begin <= place.number;
@@ -84,7 +84,7 @@ class Clock {
     return lane == Lane::disk_read ? reads_ahead_ : writes_ahead_;
   }
   void insert(Lane lane, Run run) {
-    if (run.end <= done_[static_cast<std::size_t>(lane)]) return;
+    if (run.end <= done_[lane]) return;
     std::vector<Run>& runs = ahead(lane);
     const auto first = std::ranges::lower_bound(runs, run.begin, {}, &Run::end);
     auto last = first;
@@ -101,7 +101,7 @@ class Clock {
   /// Moves what follows the known beginning without a gap into it.
   void settle(Lane lane) {
     std::vector<Run>& runs = ahead(lane);
-    std::int64_t& done = done_[static_cast<std::size_t>(lane)];
+    std::int64_t& done = done_[lane];
     auto next = runs.begin();
     for (; next != runs.end() && next->begin <= done; ++next) done = std::max(done, next->end);
     runs.erase(runs.begin(), next);
@@ -110,7 +110,7 @@ class Clock {
     }
   }
 
-  std::array<std::int64_t, kLanes> done_{};
+  ByLane<std::int64_t> done_;
   // Ascending, with gaps between, each beginning beyond `done_`.
   std::vector<Run> reads_ahead_;
   std::vector<Run> writes_ahead_;
@@ -130,7 +130,7 @@ class AccessHistory {
   /// Appends to `conflicts` the positions whose completion, together with what is known when the
   /// lane's task before begins, is what a read must wait for, and records it.
   void read(const Use& use, std::vector<std::int64_t>& conflicts) {
-    RangeMap& readers = readers_[static_cast<std::size_t>(use.lane)];
+    RangeMap& readers = readers_[use.lane];
     if (completes_in_order(use.lane)) {
       // What a task before on the lane has read since, that one has waited for; and of those tasks
       // the latest stands for all.
@@ -158,13 +158,13 @@ class AccessHistory {
   void write(const Use& use, std::vector<std::int64_t>& conflicts) {
     append_writers(use.begin, use.end, conflicts);
     writers_.assign(use.begin, use.end, use.position);
-    for (int index = 0; index < kLanes; ++index) {
-      const bool in_order = completes_in_order(static_cast<Lane>(index));
-      RangeMap& readers = readers_[static_cast<std::size_t>(index)];
+    for (const Lane lane : kAllLanes) {
+      const bool in_order = completes_in_order(lane);
+      RangeMap& readers = readers_[lane];
       readers.for_each(use.begin, use.end, [&](auto, auto, std::int64_t reader) {
         if (in_order && reader != RangeMap::kNone) conflicts.push_back(reader);
         while (!in_order && reader != RangeMap::kNone) {
-          const DiskReader& on_disk_lane = disk_readers_[static_cast<std::size_t>(reader)];
+          const DiskReader& on_disk_lane = disk_readers_[reader];
           conflicts.push_back(on_disk_lane.position);
           reader = on_disk_lane.before;
         }
@@ -187,9 +187,9 @@ class AccessHistory {
     });
   }
 
-  RangeMap writers_;                      ///< positions
-  std::array<RangeMap, kLanes> readers_;  ///< positions, of disk lanes indices of `disk_readers_`
-  std::vector<DiskReader> disk_readers_;
+  RangeMap writers_;          ///< positions
+  ByLane<RangeMap> readers_;  ///< positions, of disk lanes indices of `disk_readers_`
+  Indexed<DiskReader> disk_readers_;
 };
 
 /// Runs two steps of the serial order and notes, in the second one, what each task must wait for.
@@ -198,11 +198,11 @@ class WaitInference {
   WaitInference(const Schedule& schedule, const memory::MemoryPlan& regions)
       : schedule_(schedule),
         regions_(regions),
-        count_(static_cast<std::int64_t>(schedule.tasks.size())),
-        started_(static_cast<std::size_t>(2 * count_)) {
-    previous_.fill(kNone);
+        count_(schedule.tasks.count()),
+        started_(2 * schedule.tasks.size()) {
+    previous_.values.fill(kNone);
     for (const Task& task : schedule.tasks) {
-      number_.push_back(on_lane_[static_cast<std::size_t>(task.lane)]++);
+      number_.push_back(on_lane_[task.lane]++);
     }
   }
 
@@ -214,17 +214,17 @@ class WaitInference {
       const memory::Region& region = regions_.region(access.region);
       const std::uint64_t begin = region.offset + access.offset;
       const AccessHistory::Use use{position, task.lane, begin, begin + access.bytes};
-      AccessHistory& history = history_[static_cast<std::size_t>(region.tier)];
+      AccessHistory& history = history_[region.tier];
       access.write ? history.write(use, conflicts) : history.read(use, conflicts);
     }
     std::ranges::sort(conflicts, std::greater<>());
     conflicts.erase(std::ranges::unique(conflicts).begin(), conflicts.end());
     std::erase(conflicts, position);
 
-    Clock& clock = started_[static_cast<std::size_t>(position)];
-    std::int64_t& before = previous_[static_cast<std::size_t>(task.lane)];
+    Clock& clock = started_[position];
+    std::int64_t& before = previous_[task.lane];
     if (before != kNone) {
-      clock.join(started_[static_cast<std::size_t>(before)]);
+      clock.join(started_[before]);
       if (completes_in_order(task.lane) || is_about_all_pages(task_at(before).kind)) {
         clock.complete(place_of(before));
       }
@@ -236,7 +236,7 @@ class WaitInference {
     for (const std::int64_t other : conflicts) {
       if (clock.covers(place_of(other))) continue;
       needed.push_back(other);
-      clock.join(started_[static_cast<std::size_t>(other)]);
+      clock.join(started_[other]);
       clock.complete(place_of(other));
     }
     return needed;
@@ -244,41 +244,39 @@ class WaitInference {
 
  private:
   [[nodiscard]] const Task& task_at(std::int64_t position) const {
-    return schedule_.tasks[static_cast<std::size_t>(position % count_)];
+    return schedule_.tasks[position % count_];
   }
   [[nodiscard]] LanePlace place_of(std::int64_t position) const {
     const Lane lane = task_at(position).lane;
-    const std::int64_t a_step = on_lane_[static_cast<std::size_t>(lane)];
-    return {lane,
-            position / count_ * a_step + number_[static_cast<std::size_t>(position % count_)]};
+    return {lane, position / count_ * on_lane_[lane] + number_[position % count_]};
   }
 
   const Schedule& schedule_;
   const memory::MemoryPlan& regions_;
   std::int64_t count_;
-  std::vector<Clock> started_;                  ///< what is known when a task begins
-  std::array<std::int64_t, kLanes> on_lane_{};  ///< tasks a step
-  std::vector<std::int64_t> number_;            ///< of each task on its lane
-  std::array<AccessHistory, memory::kTiers> history_;
-  std::array<std::int64_t, kLanes> previous_{};  ///< position of a lane's latest task
+  Indexed<Clock> started_;        ///< what is known when a task begins
+  ByLane<std::int64_t> on_lane_;  ///< tasks a step
+  Indexed<std::int64_t> number_;  ///< of each task on its lane
+  memory::ByTier<AccessHistory> history_;
+  ByLane<std::int64_t> previous_;  ///< position of a lane's latest task
 };
 
 }  // namespace
 
 void infer_waits(Schedule& schedule, const memory::MemoryPlan& regions) {
-  const auto count = static_cast<std::int64_t>(schedule.tasks.size());
+  const std::int64_t count = schedule.tasks.count();
   WaitInference inference(schedule, regions);
   for (std::int64_t position = 0; position < count; ++position) {
     (void)inference.visit(position);
   }
   schedule.waits.clear();
   for (std::int64_t position = count; position < 2 * count; ++position) {
-    Task& task = schedule.tasks[static_cast<std::size_t>(position - count)];
-    task.first_wait = static_cast<int>(schedule.waits.size());
+    Task& task = schedule.tasks[position - count];
+    task.first_wait = schedule.waits.count();
     for (const std::int64_t other : inference.visit(position)) {
       schedule.waits.push_back({static_cast<int>(other % count), other < count ? 1 : 0});
     }
-    task.wait_count = static_cast<int>(schedule.waits.size()) - task.first_wait;
+    task.wait_count = schedule.waits.count() - task.first_wait;
   }
 }
 

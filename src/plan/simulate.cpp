@@ -19,8 +19,6 @@ namespace {
 constexpr int kSteps = 18;
 constexpr int kMeasuredSteps = 6;
 
-std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane); }
-
 /// A rate of the profile, the key it is written under, and what measures it besides a person.
 struct Figure {
   std::optional<double> rate;
@@ -104,9 +102,9 @@ class Simulation {
         tasks_done_of_(kSteps, 0),
         ended_(kSteps, 0) {
     const Durations durations(profile, options.compute);
-    for (std::size_t task = 0; task < schedule.tasks.size(); ++task) {
+    for (int task = 0; task < schedule.tasks.count(); ++task) {
       seconds_.push_back(durations.seconds(schedule.tasks[task]));
-      lanes_[index_of(schedule.tasks[task].lane)].tasks.push_back(static_cast<int>(task));
+      lanes_[schedule.tasks[task].lane].tasks.push_back(task);
     }
   }
 
@@ -118,11 +116,11 @@ class Simulation {
     Prediction result;
     constexpr int kFirst = kSteps - kMeasuredSteps;
     result.step_seconds = (ended_.back() - ended_[kFirst - 1]) / kMeasuredSteps;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (const Lane lane : kAllLanes) {
       result.lanes[lane].busy_seconds = lanes_[lane].busy_seconds / kMeasuredSteps;
       result.waited_seconds[lane] = waited_[lane] / kMeasuredSteps;
     }
-    for (const Task& task : schedule_.tasks) result.lanes[index_of(task.lane)].bytes += task.bytes;
+    for (const Task& task : schedule_.tasks) result.lanes[task.lane].bytes += task.bytes;
     return result;
   }
 
@@ -140,25 +138,25 @@ class Simulation {
 
   [[nodiscard]] bool ready(const LaneState& lane) const {
     if (lane.step >= steps_done_ + options_.steps_in_flight) return false;
-    const Task& task = schedule_.tasks[static_cast<std::size_t>(lane.tasks[lane.next])];
+    const Task& task = schedule_.tasks[lane.tasks[lane.next]];
     return std::ranges::all_of(schedule_.waits_of(task), [&](const Wait& wait) {
-      return steps_done_of_[static_cast<std::size_t>(wait.task)] > lane.step - wait.steps_back;
+      return steps_done_of_[wait.task] > lane.step - wait.steps_back;
     });
   }
 
   void begin_ready() {
-    for (std::size_t index = 0; index < kLanes; ++index) {
+    for (const Lane index : kAllLanes) {
       LaneState& lane = lanes_[index];
       if (lane.busy || lane.done() || !ready(lane)) continue;
       lane.busy = true;
-      lane.left_seconds = seconds_[static_cast<std::size_t>(lane.tasks[lane.next])];
-      if (index == index_of(Lane::compute) && measured(lane.step)) {
+      lane.left_seconds = seconds_[lane.tasks[lane.next]];
+      if (index == Lane::compute && measured(lane.step)) {
         waited_[released_by_] += now_ - lane.free_since;
       }
     }
   }
 
-  [[nodiscard]] bool busy(Lane lane) const { return lanes_[index_of(lane)].busy; }
+  [[nodiscard]] bool busy(Lane lane) const { return lanes_[lane].busy; }
 
   /// Seconds of work that a lane does a second.
   [[nodiscard]] double speed(Lane lane) const {
@@ -178,39 +176,38 @@ class Simulation {
 
   /// Lets time pass up to the next end of a task; false when no task is under way.
   bool advance() {
-    std::array<double, kLanes> speeds{};
+    ByLane<double> speeds;
     double pass = std::numeric_limits<double>::infinity();
-    std::size_t first = kLanes;
-    for (std::size_t index = 0; index < kLanes; ++index) {
-      if (!lanes_[index].busy) continue;
-      speeds[index] = speed(static_cast<Lane>(index));
-      const double until = lanes_[index].left_seconds / speeds[index];
+    std::optional<Lane> first;
+    for (const Lane lane : kAllLanes) {
+      if (!busy(lane)) continue;
+      speeds[lane] = speed(lane);
+      const double until = lanes_[lane].left_seconds / speeds[lane];
       if (until < pass) {
         pass = until;
-        first = index;
+        first = lane;
       }
     }
-    if (first == kLanes) return false;
+    if (!first) return false;
     now_ += pass;
-    for (std::size_t index = 0; index < kLanes; ++index) {
+    for (const Lane index : kAllLanes) {
       LaneState& lane = lanes_[index];
       if (!lane.busy) continue;
       lane.left_seconds = std::max(0.0, lane.left_seconds - pass * speeds[index]);
       if (measured(lane.step)) lane.busy_seconds += pass;
     }
-    complete(first);
+    complete(*first);
     return true;
   }
 
-  void complete(std::size_t index) {
+  void complete(Lane index) {
     LaneState& lane = lanes_[index];
     released_by_ = index;
     lane.busy = false;
     lane.free_since = now_;
-    ++steps_done_of_[static_cast<std::size_t>(lane.tasks[lane.next])];
-    const auto step = static_cast<std::size_t>(lane.step);
-    if (++tasks_done_of_[step] == schedule_.tasks.size()) {
-      ended_[step] = now_;
+    ++steps_done_of_[lane.tasks[lane.next]];
+    if (++tasks_done_of_[lane.step] == schedule_.tasks.size()) {
+      ended_[lane.step] = now_;
       ++steps_done_;  // in order, as each lane is
     }
     if (++lane.next == lane.tasks.size()) {
@@ -224,13 +221,13 @@ class Simulation {
   const Schedule& schedule_;
   const HardwareProfile& profile_;
   const SimulateOptions& options_;
-  std::vector<double> seconds_;             ///< of each task, alone
-  std::vector<int> steps_done_of_;          ///< of each task
-  std::vector<std::size_t> tasks_done_of_;  ///< of each step
-  std::vector<double> ended_;               ///< when a step's last task did
-  std::array<LaneState, kLanes> lanes_;
-  std::array<double, kLanes> waited_{};  ///< the compute lane, in the measured steps
-  std::size_t released_by_ = 0;          ///< the lane of the task that ended last
+  Indexed<double> seconds_;             ///< of each task, alone
+  Indexed<int> steps_done_of_;          ///< of each task
+  Indexed<std::size_t> tasks_done_of_;  ///< of each step
+  Indexed<double> ended_;               ///< when a step's last task did
+  ByLane<LaneState> lanes_;
+  ByLane<double> waited_;             ///< the compute lane, in the measured steps
+  Lane released_by_ = Lane::compute;  ///< that of the task that ended last
   int steps_done_ = 0;
   double now_ = 0;
 };

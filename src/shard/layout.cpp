@@ -18,50 +18,48 @@ Layout::Layout(const ModelShape& model, int world_size, bool decay_all)
     : world_size_(world_size),
       flats_of_unit_(model.units.size()),
       places_(model.parameters.size()) {
-  std::vector<int> uses(model.parameters.size(), 0);
+  Indexed<int> uses(model.parameters.size(), 0);
   for (const std::vector<int>& unit : model.units) {
-    for (const int parameter : unit) ++uses[static_cast<std::size_t>(parameter)];
+    for (const int parameter : unit) ++uses[parameter];
   }
-  std::vector<bool> placed(model.parameters.size(), false);
+  Indexed<bool> placed(model.parameters.size(), false);
 
   auto add_flat = [&](int unit, bool decayed, bool tied, std::span<const int> parameters) {
     if (parameters.empty()) return;
     Flat flat;
-    flat.id = static_cast<int>(flats_.size());
+    flat.id = flats_.count();
     flat.unit = unit;
     flat.decayed = decayed;
     flat.tied = tied;
     std::int64_t next = 0;
     for (const int parameter : parameters) {
-      const auto index = static_cast<std::size_t>(parameter);
-      const Range range{next, model.parameters[index].elements};
+      const Range range{next, model.parameters[parameter].elements};
       flat.tensors.push_back({parameter, range});
-      places_[index] = {flat.id, range};
-      placed[index] = true;
+      places_[parameter] = {flat.id, range};
+      placed[parameter] = true;
       next = align(range.end(), kAlignmentElements);
     }
     flat.elements = align(next, kAlignmentElements * world_size_);
     flats_.push_back(std::move(flat));
   };
 
-  for (std::size_t u = 0; u < model.units.size(); ++u) {
+  for (int unit = 0; unit < model.units.count(); ++unit) {
     std::vector<int> groups[2];  // not decayed, decayed
-    for (const int parameter : model.units[u]) {
-      const auto index = static_cast<std::size_t>(parameter);
-      if (placed[index]) continue;
-      const bool decayed = decay_all || model.parameters[index].is_matrix;
-      if (uses[index] > 1) {
-        add_flat(static_cast<int>(u), decayed, true, std::span(&parameter, 1));
+    for (const int parameter : model.units[unit]) {
+      if (placed[parameter]) continue;
+      const bool decayed = decay_all || model.parameters[parameter].is_matrix;
+      if (uses[parameter] > 1) {
+        add_flat(unit, decayed, true, std::span(&parameter, 1));
       } else {
         groups[decayed ? 1 : 0].push_back(parameter);
       }
     }
-    add_flat(static_cast<int>(u), true, false, groups[1]);
-    add_flat(static_cast<int>(u), false, false, groups[0]);
+    add_flat(unit, true, false, groups[1]);
+    add_flat(unit, false, false, groups[0]);
   }
-  for (std::size_t u = 0; u < model.units.size(); ++u) {
-    std::vector<int>& flats = flats_of_unit_[u];
-    for (const int parameter : model.units[u]) flats.push_back(place(parameter).flat);
+  for (int unit = 0; unit < model.units.count(); ++unit) {
+    std::vector<int>& flats = flats_of_unit_[unit];
+    for (const int parameter : model.units[unit]) flats.push_back(place(parameter).flat);
     std::ranges::sort(flats);
     flats.erase(std::ranges::unique(flats).begin(), flats.end());
   }

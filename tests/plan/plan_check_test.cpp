@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <string>
 
@@ -50,8 +49,8 @@ TEST_F(PlanTest, the_check_fails_without_any_one_of_the_waits) {
       for (int wait = 0; wait < static_cast<int>(schedule->waits.size()); ++wait) {
         ++waits;
         EXPECT_THAT(check(without_wait(*schedule, wait), plan.memory), Not(IsEmpty()))
-            << "wait " << wait << " for task "
-            << schedule->waits[static_cast<std::size_t>(wait)].task << " is implied by others";
+            << "wait " << wait << " for task " << schedule->waits[wait].task
+            << " is implied by others";
       }
     }
   }
@@ -83,14 +82,14 @@ TEST_F(PlanTest, the_check_finds_an_access_that_nobody_knew_of) {
   const auto scratch = std::ranges::find(regions, std::string("scratch"), &memory::Region::purpose);
   const memory::RegionId id(static_cast<int>(scratch - regions.begin()));
   // Each task of another lane in turn writes into the memory that the compute lane works in.
-  std::array<int, kLanes> found{};
+  ByLane<int> found;
   for (std::size_t task = 0; task < plan.training.tasks.size(); ++task) {
     const Lane lane = plan.training.tasks[task].lane;
     if (lane == Lane::compute) continue;
     Schedule wrong = plan.training;
     add_access(wrong, task, {id, 0, scratch->bytes, true});
     if (!check(wrong, plan.memory).empty()) {
-      ++found[static_cast<std::size_t>(lane)];
+      ++found[lane];
       continue;
     }
     // Some are ordered with all of the compute lane's tasks, such as the decision of the step.
@@ -100,7 +99,7 @@ TEST_F(PlanTest, the_check_finds_an_access_that_nobody_knew_of) {
   }
   for (const Lane lane :
        {Lane::h2d, Lane::d2h, Lane::disk_read, Lane::disk_write, Lane::optimizer}) {
-    EXPECT_GT(found[static_cast<std::size_t>(lane)], 0) << name_of(lane);
+    EXPECT_GT(found[lane], 0) << name_of(lane);
   }
 }
 
@@ -117,18 +116,17 @@ TEST_F(PlanTest, the_check_finds_a_tier_that_is_planned_too_small) {
     const Plan plan = make(request);
     const TierBytes planned = planned_bytes(plan);
     const TierBytes peak = peak_bytes(plan.training, plan.memory);
-    for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
-      const auto index = static_cast<std::size_t>(tier);
-      ASSERT_LE(peak[index], planned[index]);
-      if (planned[index] == 0) continue;
+    for (const Tier tier : memory::kAllTiers) {
+      ASSERT_LE(peak[tier], planned[tier]);
+      if (planned[tier] == 0) continue;
       TierBytes less = planned;
-      less[index] -= memory::MemoryPlan::kAlignmentBytes;  // the smallest slot
+      less[tier] -= memory::MemoryPlan::kAlignmentBytes;  // the smallest slot
       const std::vector<std::string> faults = check(plan.training, plan.memory, less);
       EXPECT_THAT(faults, Not(IsEmpty()));
       EXPECT_THAT(faults,
                   testing::Each(testing::AllOf(
                       HasSubstr("the " + std::string(name_of(tier)) + " tier"),
-                      HasSubstr("but " + std::to_string(less[index]) + " bytes are planned"))));
+                      HasSubstr("but " + std::to_string(less[tier]) + " bytes are planned"))));
     }
   }
 }
@@ -151,9 +149,9 @@ memory::MemoryPlan with_early_release(const memory::MemoryPlan& regions, std::si
 /// pages, as no two regions share one at a time.
 bool reads_what_is_not_its_own(const Schedule& schedule, const memory::MemoryPlan& regions) {
   constexpr std::uint64_t kPage = memory::MemoryPlan::kAlignmentBytes;
-  std::array<std::vector<int>, memory::kTiers> owner;
-  for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {
-    owner[static_cast<std::size_t>(tier)].assign(regions.bytes(tier) / kPage, -1);
+  memory::ByTier<std::vector<int>> owner;
+  for (const Tier tier : memory::kAllTiers) {
+    owner[tier].assign(regions.bytes(tier) / kPage, -1);
   }
   for (const Task& task : schedule.tasks) {
     for (const Access& access : schedule.accesses_of(task)) {
@@ -161,7 +159,7 @@ bool reads_what_is_not_its_own(const Schedule& schedule, const memory::MemoryPla
       if (access.bytes == 0) continue;
       const std::uint64_t begin = region.offset + access.offset;
       for (auto page = begin / kPage; page <= (begin + access.bytes - 1) / kPage; ++page) {
-        int& now = owner[static_cast<std::size_t>(region.tier)][page];
+        int& now = owner[region.tier][page];
         if (!access.write && now >= 0 && now != access.region.value) return true;
         if (access.write) now = access.region.value;
       }
@@ -200,11 +198,11 @@ TEST_F(PlanTest, the_slots_of_a_plan_with_one_fewer_do_not_hold_the_schedule) {
   const Plan plan = make(request);
   --request.chunk_slots;
   const TierBytes fewer = planned_bytes(make(request));
-  const std::uint64_t peak = peak_bytes(plan.training, plan.memory)[1];
+  const std::uint64_t peak = peak_bytes(plan.training, plan.memory)[Tier::host];
   EXPECT_THAT(check(plan.training, plan.memory, fewer),
               testing::ElementsAre(testing::AllOf(
                   HasSubstr("the host tier has " + std::to_string(peak) + " bytes leased at once"),
-                  HasSubstr("but " + std::to_string(fewer[1]) + " bytes are planned"))));
+                  HasSubstr("but " + std::to_string(fewer[Tier::host]) + " bytes are planned"))));
 }
 
 TEST_F(PlanTest, random_runs_of_real_plans_never_go_wrong) {

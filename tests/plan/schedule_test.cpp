@@ -187,7 +187,7 @@ TEST(Check, more_bytes_leased_at_once_than_planned_are_found) {
   EXPECT_THAT(draft.faults(), IsEmpty());
   const TierBytes peak = peak_bytes(draft.schedule, draft.regions);
   EXPECT_THAT(peak, ElementsAre(0, 6 * kPage, 0));
-  EXPECT_EQ(draft.regions.bytes(Tier::host), peak[1]);
+  EXPECT_EQ(draft.regions.bytes(Tier::host), peak[Tier::host]);
   EXPECT_THAT(check(draft.schedule, draft.regions, {0, 5 * kPage, 0}),
               ElementsAre("the host tier has 24576 bytes leased at once at task 2 (update), but "
                           "20480 bytes are planned for it"));
@@ -206,7 +206,7 @@ TEST(Check, a_region_that_lies_beyond_the_planned_bytes_is_found) {
   draft.task(Lane::compute, {reads(held), writes(large)});
   EXPECT_THAT(draft.faults(), IsEmpty());
   const TierBytes peak = peak_bytes(draft.schedule, draft.regions);
-  ASSERT_LT(peak[0], draft.regions.bytes(Tier::device)) << "the packing leaves a hole";
+  ASSERT_LT(peak[Tier::device], draft.regions.bytes(Tier::device)) << "the packing leaves a hole";
   EXPECT_THAT(check(draft.schedule, draft.regions, peak),
               ElementsAre("\"large\" lies at bytes [8192, 16384) of the device tier, but 12288 "
                           "bytes are planned for it"));

@@ -53,9 +53,7 @@ struct Draft {
   }
 };
 
-double waited(const Prediction& prediction, Lane lane) {
-  return prediction.waited_seconds[static_cast<std::size_t>(lane)];
-}
+double waited(const Prediction& prediction, Lane lane) { return prediction.waited_seconds[lane]; }
 
 TEST(Simulate, each_lane_in_turn_bounds_a_step_of_independent_lanes) {
   for (int lane = 0; lane < kLanes; ++lane) {

@@ -1,17 +1,22 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "terrace/core/id.h"
+#include "terrace/core/indexed.h"
 
 namespace terrace::memory {
 
 /// Where bytes lie: device memory (HBM, or the host device's), pinned host RAM, or disk.
 enum class Tier : std::uint8_t { device, host, disk };
-inline constexpr int kTiers = 3;
+inline constexpr std::array kAllTiers = {Tier::device, Tier::host, Tier::disk};
+inline constexpr int kTiers = static_cast<int>(kAllTiers.size());
+template <class T>
+using ByTier = EnumArray<Tier, T, kTiers>;
 [[nodiscard]] std::string_view name_of(Tier tier);
 
 /// Index of a region in its `MemoryPlan`.
@@ -55,18 +60,12 @@ class MemoryPlan {
   /// other share memory, up to what overlaps in time.
   void pack();
 
-  [[nodiscard]] const Region& region(RegionId id) const {
-    return regions_[static_cast<std::size_t>(id.value)];
-  }
+  [[nodiscard]] const Region& region(RegionId id) const { return regions_[id]; }
   [[nodiscard]] std::span<const Region> regions() const { return regions_; }
   /// The size of a tier's slab (disk: the sum of the pages), after `pack`.
-  [[nodiscard]] std::uint64_t bytes(Tier tier) const {
-    return bytes_[static_cast<std::size_t>(tier)];
-  }
+  [[nodiscard]] std::uint64_t bytes(Tier tier) const { return bytes_[tier]; }
   /// What of it holds state for ever.
-  [[nodiscard]] std::uint64_t persistent_bytes(Tier tier) const {
-    return persistent_bytes_[static_cast<std::size_t>(tier)];
-  }
+  [[nodiscard]] std::uint64_t persistent_bytes(Tier tier) const { return persistent_bytes_[tier]; }
   /// Bytes by purpose, which sum to `bytes`: of each tier the persistent ones, then the transient
   /// ones at the moment when most are in use, then what their packing leaves free at that moment
   /// ("between slots"). In order of first appearance.
@@ -77,9 +76,9 @@ class MemoryPlan {
   /// The position at which the transient regions of `tier` take most, or -1.
   [[nodiscard]] std::int64_t fullest_moment(Tier tier) const;
 
-  std::vector<Region> regions_;
-  std::uint64_t bytes_[kTiers] = {};
-  std::uint64_t persistent_bytes_[kTiers] = {};
+  Indexed<Region, RegionId> regions_;
+  ByTier<std::uint64_t> bytes_;
+  ByTier<std::uint64_t> persistent_bytes_;
 };
 
 }  // namespace terrace::memory

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "terrace/core/indexed.h"
 #include "terrace/core/state_kind.h"
 #include "terrace/memory/region.h"
 #include "terrace/model/model.h"
@@ -109,7 +110,7 @@ struct PlanRequest {
   MicroBatchOrder order = MicroBatchOrder::batch_major;
   bool recompute = true;
   DType gradient = DType::f32;
-  std::vector<StateElement> state;
+  Indexed<StateElement> state;
   /// The update reads the parameter it writes (the `split` format).
   bool update_reads_parameter = false;
   bool may_update_before_decision = false;  ///< there is neither clipping nor a loss scale
@@ -143,25 +144,25 @@ struct Place {
 struct Plan {
   PlanRequest request;
   memory::MemoryPlan memory;
-  Schedule training;          ///< one optimizer step; empty for other purposes
-  Schedule evaluation;        ///< forward of one micro-batch, and its loss or logits
-  std::vector<Chunk> chunks;  ///< in forward order; ascending ranges of ascending flats
+  Schedule training;      ///< one optimizer step; empty for other purposes
+  Schedule evaluation;    ///< forward of one micro-batch, and its loss or logits
+  Indexed<Chunk> chunks;  ///< in forward order; ascending ranges of ascending flats
 
   /// [chunk][index into request.state]
-  std::vector<std::vector<Place>> state;
+  Indexed<Indexed<Place>> state;
   /// [chunk]: the parameter's home (device, host or disk page).
-  std::vector<Place> parameter;
-  std::vector<memory::Tier> parameter_tier;  ///< [flat]
+  Indexed<Place> parameter;
+  Indexed<memory::Tier> parameter_tier;  ///< [flat]
   /// [flat]: the whole parameter on its tier when that is device or host.
-  std::vector<memory::RegionId> flat_parameter;
+  Indexed<memory::RegionId> flat_parameter;
   /// [flat]: the host's copy of a parameter on the device, where the update reads it; else none.
-  std::vector<memory::RegionId> host_parameter;
+  Indexed<memory::RegionId> host_parameter;
   /// [flat]: the gradient that the optimizer reads.
-  std::vector<memory::RegionId> gradient;
+  Indexed<memory::RegionId> gradient;
   /// The homes of boundaries that leave the device, in the order in which backward wants them.
-  std::vector<memory::RegionId> boundary_home;
+  Indexed<memory::RegionId> boundary_home;
   /// [micro-batch]: tokens, then targets, int32 each, [B, T].
-  std::vector<memory::RegionId> host_batch;
+  Indexed<memory::RegionId> host_batch;
   memory::RegionId host_losses;                        ///< one double a micro-batch
   memory::RegionId host_position = memory::kNoRegion;  ///< generate: an int32, the row of [B, T]
   memory::RegionId host_logits = memory::kNoRegion;    ///< generate: [V], FP32
@@ -176,8 +177,7 @@ struct Plan {
   /// updates before the decision".
   bool updates_before_decision = false;
   [[nodiscard]] bool updates_early(int flat) const {
-    return updates_before_decision &&
-           parameter_tier[static_cast<std::size_t>(flat)] == memory::Tier::disk;
+    return updates_before_decision && parameter_tier[flat] == memory::Tier::disk;
   }
 
   /// Bytes of a state kind that the rank keeps from step to step, on all tiers together.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "terrace/core/indexed.h"
 #include "terrace/memory/region.h"
 
 namespace terrace::plan {
@@ -23,7 +24,12 @@ enum class Lane : std::uint8_t {
   disk_write,
   optimizer,
 };
-inline constexpr int kLanes = 7;
+inline constexpr std::array kAllLanes = {Lane::compute,    Lane::h2d,       Lane::d2h,
+                                         Lane::collective, Lane::disk_read, Lane::disk_write,
+                                         Lane::optimizer};
+inline constexpr int kLanes = static_cast<int>(kAllLanes.size());
+template <class T>
+using ByLane = EnumArray<Lane, T, kLanes>;
 [[nodiscard]] std::string_view name_of(Lane lane);
 [[nodiscard]] constexpr bool completes_in_order(Lane lane) {
   return lane != Lane::disk_read && lane != Lane::disk_write;
@@ -111,17 +117,17 @@ struct Task {
 /// All tasks of a step, as data, in an order in which running them one after the other is right.
 /// The same schedule runs every step; waits may reach into the step before.
 struct Schedule {
-  std::vector<Task> tasks;
-  std::vector<Access> accesses;
-  std::vector<Wait> waits;
+  Indexed<Task> tasks;
+  Indexed<Access> accesses;
+  Indexed<Wait> waits;
 
   [[nodiscard]] std::span<const Access> accesses_of(const Task& task) const {
-    return std::span(accesses).subspan(static_cast<std::size_t>(task.first_access),
-                                       static_cast<std::size_t>(task.access_count));
+    const auto first = accesses.begin() + task.first_access;
+    return {first, first + task.access_count};
   }
   [[nodiscard]] std::span<const Wait> waits_of(const Task& task) const {
-    return std::span(waits).subspan(static_cast<std::size_t>(task.first_wait),
-                                    static_cast<std::size_t>(task.wait_count));
+    const auto first = waits.begin() + task.first_wait;
+    return {first, first + task.wait_count};
   }
 };
 
@@ -131,8 +137,7 @@ struct Schedule {
 /// regions that share memory conflict.
 void infer_waits(Schedule& schedule, const memory::MemoryPlan& regions);
 
-/// Bytes of each tier, by `memory::Tier`.
-using TierBytes = std::array<std::uint64_t, memory::kTiers>;
+using TierBytes = memory::ByTier<std::uint64_t>;
 
 /// The most bytes of each tier that are leased at once, in whole pages, when the tasks run in
 /// serial order: all of what is persistent, and each transient region from the first task that

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "terrace/core/dtype.h"
@@ -16,14 +15,12 @@ struct Prediction {
     std::uint64_t bytes = 0;
   };
   double step_seconds = 0;
-  std::array<LaneTimes, kLanes> lanes;
+  ByLane<LaneTimes> lanes;
   /// What the compute lane waited for, by the lane of the task whose end let it go on. With its
   /// busy time this adds up to the step.
-  std::array<double, kLanes> waited_seconds{};
+  ByLane<double> waited_seconds;
 
-  [[nodiscard]] const LaneTimes& of(Lane lane) const {
-    return lanes[static_cast<std::size_t>(lane)];
-  }
+  [[nodiscard]] const LaneTimes& of(Lane lane) const { return lanes[lane]; }
   /// The lane that is busy longest: with the lanes hampering each other as they did, no order of
   /// work could make the step shorter than that.
   [[nodiscard]] Lane busiest() const;

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "terrace/core/indexed.h"
+
 // Pure arithmetic: which element of which flat parameter belongs to which tensor and which rank.
 
 namespace terrace::shard {
@@ -26,9 +28,9 @@ struct ModelShape {
     std::int64_t elements = 0;
     bool is_matrix = false;
   };
-  std::vector<Parameter> parameters;
+  Indexed<Parameter> parameters;
   /// The parameters of each unit, in forward order; a tied weight is in each unit that uses it.
-  std::vector<std::vector<int>> units;
+  Indexed<std::vector<int>> units;
 };
 
 /// The shape of a `model::Model`, which this layer does not know: of anything whose `parameters()`
@@ -75,14 +77,10 @@ class Layout {
 
   [[nodiscard]] int world_size() const { return world_size_; }
   [[nodiscard]] std::span<const Flat> flats() const { return flats_; }
-  [[nodiscard]] const Flat& flat(int id) const { return flats_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Flat& flat(int id) const { return flats_[id]; }
   /// The flats that a unit's computation needs, ascending.
-  [[nodiscard]] std::span<const int> flats_of_unit(int unit) const {
-    return flats_of_unit_[static_cast<std::size_t>(unit)];
-  }
-  [[nodiscard]] const ParameterPlace& place(int parameter) const {
-    return places_[static_cast<std::size_t>(parameter)];
-  }
+  [[nodiscard]] std::span<const int> flats_of_unit(int unit) const { return flats_of_unit_[unit]; }
+  [[nodiscard]] const ParameterPlace& place(int parameter) const { return places_[parameter]; }
   /// The part of a flat that `rank` owns.
   [[nodiscard]] Range shard(int flat, int rank) const;
   /// Sum over the flats, padding included.
@@ -90,9 +88,9 @@ class Layout {
 
  private:
   int world_size_;
-  std::vector<Flat> flats_;
-  std::vector<std::vector<int>> flats_of_unit_;
-  std::vector<ParameterPlace> places_;
+  Indexed<Flat> flats_;
+  Indexed<std::vector<int>> flats_of_unit_;
+  Indexed<ParameterPlace> places_;
 };
 
 }  // namespace terrace::shard
