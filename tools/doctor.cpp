@@ -46,7 +46,8 @@ void examine_processor(Findings& findings) {
   const std::size_t nodes = read_topology().nodes.size();
   findings.facts.emplace_back("NUMA nodes", nodes > 0 ? fmt::format("{}", nodes) : "not known");
   findings.facts.emplace_back("kernels", machine.ops->description());
-  take_fallbacks(findings, log);
+  std::string instead = machine.ops->instead_of_native(DType::bf16);
+  if (!instead.empty()) findings.advice.push_back(std::move(instead));
 }
 
 void examine_environment(Findings& findings) {

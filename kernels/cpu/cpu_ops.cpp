@@ -36,34 +36,32 @@ ProductShape product_shape(const MatmulArgs& args) {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(const CpuOptions& options, Log& log)
+  explicit CpuOps(const CpuOptions& options)
       : library_(product_library()),
         workers_(options.threads),
         loops_{workers_, options.target},
         has_bf16_(library_.has_bf16 && options.bf16_products),
         products_({workers_.threads(), 1, has_bf16_, /*repack=*/true, options.target}),
-        attention_(loops_, has_bf16_) {
-    if (!has_bf16_) {
-      log.fallback(
-          "bf16 products",
-          fmt::format("{} multiplies no bf16 on this CPU: bf16 matrices are widened to fp32 "
-                      "first, which is exact but slower than fp32 training.",
-                      library_.name));
-    } else if (!library_.native_bf16) {
-      log.fallback("bf16 products",
-                   fmt::format("This CPU has no bf16 instructions: {} multiplies bf16 by {}, no "
-                               "faster than fp32.",
-                               library_.name, library_.bf16_implementation));
-    }
-  }
+        attention_(loops_, has_bf16_) {}
 
   [[nodiscard]] std::string description() const override {
     const std::string bf16 = has_bf16_ ? library_.bf16_implementation : "widened to fp32";
     return fmt::format("cpu: {} (bf16: {}), Highway {}, {} threads", library_.name, bf16,
                        loops_.target.name(), workers_.threads());
   }
-  [[nodiscard]] bool native(DType dtype) const override {
-    return dtype == DType::f32 || (dtype == DType::bf16 && has_bf16_ && library_.native_bf16);
+  [[nodiscard]] std::string instead_of_native(DType dtype) const override {
+    if (dtype == DType::f32) return "";
+    if (dtype != DType::bf16) return fmt::format("{} is not computed here.", name_of(dtype));
+    if (!has_bf16_) {
+      return fmt::format(
+          "{} multiplies no bf16 on this CPU: bf16 matrices are widened to fp32 first, which is "
+          "exact but slower than fp32 training.",
+          library_.name);
+    }
+    if (library_.native_bf16) return "";
+    return fmt::format(
+        "This CPU has no bf16 instructions: {} multiplies bf16 by {}, no faster than fp32.",
+        library_.name, library_.bf16_implementation);
   }
 
  protected:
@@ -134,11 +132,11 @@ class CpuOps final : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options, Log& log) {
+std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options) {
   require(options.threads >= 1, ErrorKind::usage,
           "The number of compute threads is {}, expected at least 1.", options.threads);
   require_team(options.threads);
-  return std::make_unique<CpuOps>(options, log);
+  return std::make_unique<CpuOps>(options);
 }
 
 }  // namespace terrace::kernels

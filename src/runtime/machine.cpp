@@ -26,7 +26,7 @@ Machine make_machine(const MachineOptions& options, Log& log) {
     machine.device_reason = search.reason;
     if (search.found && options.runs_here) log.fallback("device", search.reason);
   }
-  machine.ops = kernels::make_cpu_ops({.threads = machine.threads.threads}, log);
+  machine.ops = kernels::make_cpu_ops({.threads = machine.threads.threads});
   return machine;
 }
 

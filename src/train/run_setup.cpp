@@ -34,6 +34,8 @@ RunSetup set_up(const config::Settings& settings, Log& log, SetupUse use) {
                                         log);
   setup.source = find_model(settings.model, log);
   setup.dtype = config::choose_dtype(settings, setup.machine.ops->native(DType::bf16));
+  const std::string instead = setup.machine.ops->instead_of_native(setup.dtype);
+  if (!instead.empty()) log.fallback("native products", instead);
   setup.model =
       std::make_unique<model::Model>(setup.source.config, setup.dtype, *setup.machine.ops);
   setup.layout = std::make_unique<shard::Layout>(shard::shape_of(*setup.model), ranks,

@@ -30,8 +30,7 @@ struct Case {
 class ChoiceTest : public ::testing::TestWithParam<Case> {
  protected:
   ChoiceTest()
-      : log_([](LogLevel, std::string_view) {}),
-        ops_(kernels::make_cpu_ops({}, log_)),
+      : ops_(kernels::make_cpu_ops({})),
         model_(model::preset(GetParam().model).config, DType::bf16, *ops_),
         layout_(shard::shape_of(model_), 1) {
     settings_.batch.micro = 8;
@@ -51,7 +50,6 @@ class ChoiceTest : public ::testing::TestWithParam<Case> {
     return choose_plan(settings, model_, layout_, {.device_is_ram = false});
   }
 
-  Log log_;
   std::unique_ptr<kernels::Ops> ops_;
   model::Model model_;
   shard::Layout layout_;

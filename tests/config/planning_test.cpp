@@ -27,8 +27,7 @@ using ::testing::HasSubstr;
 class PlanningTest : public ::testing::Test {
  protected:
   PlanningTest()
-      : log_([](LogLevel, std::string_view) {}),
-        ops_(kernels::make_cpu_ops({}, log_)),
+      : ops_(kernels::make_cpu_ops({})),
         model_(small_llama(false), DType::bf16, *ops_),
         layout_(shard::shape_of(model_), 1) {
     settings_.data.max_length = 16;
@@ -75,7 +74,6 @@ class PlanningTest : public ::testing::Test {
     return bytes;
   }
 
-  Log log_;
   std::unique_ptr<kernels::Ops> ops_;
   model::Model model_;
   shard::Layout layout_;

@@ -10,7 +10,7 @@
 namespace terrace::kernels {
 
 [[nodiscard]] inline Table cpu_table(const std::string& name, const CpuOptions& options) {
-  return {name, [options](Log& log) { return make_cpu_ops(options, log); }, false};
+  return {name, [options] { return make_cpu_ops(options); }, false};
 }
 
 /// The host device with two threads of compute.

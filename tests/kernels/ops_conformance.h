@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "terrace/core/log.h"
 #include "terrace/device/device.h"
 #include "terrace/kernels/ops.h"
 
@@ -105,7 +104,7 @@ class Tensor {
 /// How one table of operations is made.
 struct Table {
   std::string name;
-  std::function<std::unique_ptr<Ops>(Log&)> make;
+  std::function<std::unique_ptr<Ops>()> make;
   bool has_other_products = false;  ///< its matrix products are not those of the usual one
 };
 
@@ -121,14 +120,10 @@ struct Implementation {
 class Machine {
  public:
   Machine(std::unique_ptr<device::Device> device, const Table& table)
-      : device_(std::move(device)),
-        stream_(device_->make_stream("test")),
-        log_([](LogLevel, std::string_view) {}),
-        ops_(table.make(log_)) {}
+      : device_(std::move(device)), stream_(device_->make_stream("test")), ops_(table.make()) {}
 
   [[nodiscard]] Ops& ops() const { return *ops_; }
   [[nodiscard]] device::Stream& stream() const { return *stream_; }
-  [[nodiscard]] const Log& log() const { return log_; }
 
   [[nodiscard]] Tensor empty(DType dtype, std::int64_t count, std::size_t shift = 0) const {
     return {*device_, *stream_, dtype, count, shift};
@@ -162,7 +157,6 @@ class Machine {
  private:
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
-  Log log_;
   std::unique_ptr<Ops> ops_;
 };
 

@@ -16,8 +16,7 @@ class Inventory : public ::testing::Test {
  protected:
   Model make(const char* name) { return {preset(name).config, DType::bf16, *ops_}; }
 
-  Log log_{[](LogLevel, std::string_view) {}};
-  std::unique_ptr<kernels::Ops> ops_ = kernels::make_cpu_ops({.threads = 1}, log_);
+  std::unique_ptr<kernels::Ops> ops_ = kernels::make_cpu_ops({.threads = 1});
 };
 
 std::vector<std::string> names_of(const Model& model, const UnitSpec& unit) {

@@ -56,10 +56,9 @@ bool GuardedMemory::guard_intact() const {
 }
 
 Rig::Rig(const Config& config, DType compute, BatchShape shape, int threads, Placement placement)
-    : log_([](LogLevel, std::string_view) {}),
-      compute_(compute),
+    : compute_(compute),
       device_(device::make_host_device()),
-      ops_(kernels::make_cpu_ops({.threads = threads}, log_)),
+      ops_(kernels::make_cpu_ops({.threads = threads})),
       model_(std::make_unique<Model>(config, compute, *ops_)),
       stream_(device_->make_stream("compute")),
       head_(static_cast<int>(model_->units().size()) - 1) {

@@ -86,7 +86,6 @@ class Rig {
   void forward_unit(int unit, const Batch& batch, bool recompute);
   void finish();
 
-  Log log_;
   DType compute_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::Ops> ops_;

@@ -12,8 +12,7 @@ namespace {
 using train::testing::small_llama;
 
 TEST(FillBoundaries, as_many_stay_as_fit_whatever_they_take_beside_their_sum) {
-  Log log([](LogLevel, std::string_view) {});
-  const auto ops = kernels::make_cpu_ops({}, log);
+  const auto ops = kernels::make_cpu_ops({});
   const model::Model model(small_llama(false), DType::bf16, *ops);
   const shard::Layout layout(shard::shape_of(model), 1);
   Policy policy;

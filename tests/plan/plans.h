@@ -26,8 +26,7 @@ class PlanTest : public ::testing::Test {
   static constexpr std::int64_t kTokens = kRows * kSequence;
 
   explicit PlanTest(const model::Config& config = model::awkward_llama(true))
-      : log_([](LogLevel, std::string_view) {}),
-        ops_(kernels::make_cpu_ops({}, log_)),
+      : ops_(kernels::make_cpu_ops({})),
         model_(config, DType::bf16, *ops_),
         layout_(shard::shape_of(model_), 1) {}
 
@@ -55,7 +54,6 @@ class PlanTest : public ::testing::Test {
     return make_plan(model_, layout_, request);
   }
 
-  Log log_;
   std::unique_ptr<kernels::Ops> ops_;
   model::Model model_;
   shard::Layout layout_;

@@ -27,8 +27,7 @@ constexpr StateKind kKinds[] = {StateKind::parameter, StateKind::gradient, State
 
 class ShardedPlanTest : public testing::Test {
  protected:
-  ShardedPlanTest()
-      : log_([](LogLevel, std::string_view) {}), ops_(kernels::make_cpu_ops({}, log_)) {}
+  ShardedPlanTest() : ops_(kernels::make_cpu_ops({})) {}
 
   /// Two-byte parameters and gradients and twelve bytes of state, accumulation 1.
   [[nodiscard]] static PlanRequest request(int zero_stage) {
@@ -43,7 +42,6 @@ class ShardedPlanTest : public testing::Test {
     return model::Model(config, DType::bf16, *ops_);
   }
 
-  Log log_;
   std::unique_ptr<kernels::Ops> ops_;
 };
 

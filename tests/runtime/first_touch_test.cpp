@@ -65,8 +65,7 @@ class FirstTouch : public TrainingTest {
 };
 
 TEST_F(FirstTouch, touches_every_page_of_what_updates_use_and_nothing_without_nodes) {
-  Log log([](LogLevel, std::string_view) {});
-  const auto ops = kernels::make_cpu_ops({}, log);
+  const auto ops = kernels::make_cpu_ops({});
   const model::Model model(wide_llama(), DType::f32, *ops);
   const shard::Layout layout(shard::shape_of(model), 1);
   for (const Tier tier : {Tier::device, Tier::host, Tier::disk}) {

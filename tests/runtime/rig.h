@@ -49,7 +49,7 @@ class Rig {
   explicit Rig(const plan::PlanRequest& request, std::int64_t skipped_step = 0)
       : skipped_step_(skipped_step),
         log_([](LogLevel, std::string_view) {}),
-        ops_(kernels::make_cpu_ops({}, log_)),
+        ops_(kernels::make_cpu_ops({})),
         // A tied weight would make the infinite token's logits infinite in every step.
         model_(small_llama(skipped_step == 0), DType::f32, *ops_),
         layout_(shard::shape_of(model_), 1),

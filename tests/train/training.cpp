@@ -80,8 +80,7 @@ double number(const nlohmann::json& value) { return value.is_null() ? -1 : value
 }  // namespace
 
 void write_model(const fs::path& folder, const model::Config& config, const Alter& alter) {
-  Log log([](LogLevel, std::string_view) {});
-  const auto ops = kernels::make_cpu_ops({}, log);
+  const auto ops = kernels::make_cpu_ops({});
   const model::Model model(config, DType::f32, *ops);
   AlteredState state(model, alter);
   checkpoint::ModelDescription description;

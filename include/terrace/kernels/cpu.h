@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "terrace/core/log.h"
 #include "terrace/kernels/cpu_target.h"
 #include "terrace/kernels/ops.h"
 
@@ -17,10 +16,9 @@ struct CpuOptions {
 };
 
 /// The operations on the host device: oneDNN's matrix products, the rest by Highway on the best
-/// instruction set that the machine has. `log` is told (once) what is used instead where the CPU
-/// lacks bf16 instructions, and outlives the result.
+/// instruction set that the machine has.
 /// Errors: usage, where OpenMP gives a smaller team than asked for (its products check that again);
 /// out_of_memory, where the system refuses so many threads.
-[[nodiscard]] std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options, Log& log);
+[[nodiscard]] std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options);
 
 }  // namespace terrace::kernels

@@ -30,7 +30,9 @@ class Ops {
   /// threads, and what is used instead of what is missing.
   [[nodiscard]] virtual std::string description() const = 0;
   /// Whether matrix products in `dtype` run on the device's own instructions for it.
-  [[nodiscard]] virtual bool native(DType dtype) const = 0;
+  [[nodiscard]] bool native(DType dtype) const { return instead_of_native(dtype).empty(); }
+  /// What is done where they do not, as a sentence; empty where they do.
+  [[nodiscard]] virtual std::string instead_of_native(DType dtype) const = 0;
 
   /// Only enqueues on `stream`, and allocates nothing. The operands' memory must be alive until the
   /// stream has passed it.
@@ -52,7 +54,9 @@ class OpsDecorator : public Ops {
  public:
   explicit OpsDecorator(Ops& inner) : inner_(inner) {}
   [[nodiscard]] std::string description() const override { return inner_.description(); }
-  [[nodiscard]] bool native(DType dtype) const override { return inner_.native(dtype); }
+  [[nodiscard]] std::string instead_of_native(DType dtype) const override {
+    return inner_.instead_of_native(dtype);
+  }
 
  protected:
   void enqueue(device::Stream& stream, const Op& op) override { inner_.run(stream, op); }
