@@ -77,7 +77,7 @@ void require_writable_folder(const std::filesystem::path& folder) {
   const Entry found = look_at(folder);
   require(found != Entry::nothing, ErrorKind::usage,
           "the folder {} does not exist; create it, or name another", folder.string());
-  require(found == Entry::folder, ErrorKind::usage, "{} is no folder", folder.string());
+  require(found == Entry::folder, ErrorKind::usage, "{} is not a folder", folder.string());
   const bool writable = ::access(folder.c_str(), W_OK | X_OK) == 0;
   require(writable, ErrorKind::io, "the folder {} cannot be written to: {}", folder.string(),
           reason_of(errno));

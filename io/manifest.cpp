@@ -102,7 +102,7 @@ struct Head {
 
 Head decode_head(std::span<const std::byte> block, const std::string& name) {
   require(is_sealed(block, kFrontMagic), ErrorKind::corrupt,
-          "{} is no manifest of a page store, or its first block is damaged", name);
+          "{} is not the manifest of a page store, or its first block is damaged", name);
   ByteReader reader(block, name);
   (void)reader.get_bytes(kCheckedFrom);
   const auto format = reader.get<std::uint32_t>();
@@ -183,7 +183,7 @@ Manifest::Manifest(Engine& engine, const std::filesystem::path& path)
   const OpenedFile opened = engine_.open(path_, {});
   file_ = opened.id;
   require(opened.bytes >= kBlock, ErrorKind::corrupt,
-          "{} is no manifest of a page store: it has {} bytes", path_.native(), opened.bytes);
+          "{} is not the manifest of a page store: it has {} bytes", path_.native(), opened.bytes);
   const AlignedMemory block(kBlock);
   transfer(engine_, {Operation::read, file_, 0, block.data(), block.size(), 0});
   const std::string name = path_.native();

@@ -26,11 +26,6 @@ void MemoryDisk::power_on() {
   calls_left_.reset();
 }
 
-bool MemoryDisk::has_power() const {
-  const std::scoped_lock lock(mutex_);
-  return has_power_;
-}
-
 std::uint64_t MemoryDisk::calls() const {
   const std::scoped_lock lock(mutex_);
   return calls_;

@@ -181,7 +181,6 @@ void PageChannel::settle(Completion& completion) {
   if (transfer.kind == Operation::read) verify(transfer, place, bytes);
   transfer.moved += bytes;
   if (transfer.moved < table.specs()[transfer.page].bytes) return;
-  (transfer.kind == Operation::read ? store_.bytes_read_ : store_.bytes_written_) += transfer.moved;
   // No commit waits for scratch.
   const bool kept = transfer.table == store_.table_.get();
   if (transfer.kind == Operation::write && kept) unflushed_bytes_ += transfer.moved;
@@ -223,7 +222,7 @@ void PageChannel::abandon() noexcept {
   if (turn_.owns_lock()) turn_.unlock();
 }
 
-void PageChannel::fail(std::string message) {
+void PageChannel::fail(const std::string& message) {
   throw Error(ErrorKind::io, message, __FILE__, __LINE__);
 }
 

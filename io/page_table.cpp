@@ -1,6 +1,7 @@
 #include "page_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "terrace/core/error.h"
@@ -35,8 +36,8 @@ class Layout {
     for (std::size_t file = 0; file < weights_.size(); ++file) {
       share += weights_[file];
       // Whole blocks, so that no checksum spans two files; the last file takes the rest.
-      const auto blocks = static_cast<std::uint64_t>(
-          share * static_cast<double>(bytes) / static_cast<double>(PageStore::kBlockBytes) + 0.5);
+      const auto blocks = static_cast<std::uint64_t>(std::llround(
+          share * static_cast<double>(bytes) / static_cast<double>(PageStore::kBlockBytes)));
       const std::uint64_t end =
           file + 1 == weights_.size() ? bytes : std::min(bytes, blocks * PageStore::kBlockBytes);
       if (end > begin) add(file, begin, end - begin);

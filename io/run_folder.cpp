@@ -137,7 +137,7 @@ std::vector<RunRecord> list_run_folders(const fs::path& base) {
   require(found != Entry::nothing, ErrorKind::usage,
           "the folder {} does not exist; create it, or name another", base.string());
   require(found == Entry::folder, ErrorKind::usage,
-          "{} is no folder: name one that was given to train as --swap", base.string());
+          "{} is not a folder: name one that was given to train as --swap", base.string());
   std::vector<RunRecord> records;
   if (is_run_folder(base)) return {read_record(plain_path(base))};
   for (const auto& entry : fs::directory_iterator(base)) {
@@ -267,7 +267,7 @@ RunFolder RunFolder::adopt(const RunRecord& record, const RunFolderOptions& opti
     require(found.id == record.id && record.id.run, ErrorKind::usage,
             "the store in {} cannot be used: {}", record.path.string(),
             found.id.run ? describe_stranger(found)
-                         : found.path.string() + " has vanished, or is no part of it any more");
+                         : found.path.string() + " has vanished, or is no longer part of it");
   };
   const RunRecord now = read_record(record.path);
   require_same(now);

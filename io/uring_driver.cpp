@@ -27,8 +27,8 @@ constexpr std::array kSetupFlags = {IORING_SETUP_COOP_TASKRUN, 0U};
 
 /// Calls in a row that may fail without moving anything, which a signal or a shortage brings about.
 /// The pauses between them double from 10 us to 50 ms, two seconds in all.
-constexpr int kRetriesMax = 50;
-constexpr std::int64_t kPauseMaxUs = 50'000;
+constexpr int kEnterRetriesMax = 50;
+constexpr std::int64_t kEnterPauseMaxUs = 50'000;
 /// The same for interruptions, which need no pause: a profiler's signals come every millisecond.
 constexpr int kInterruptionsMax = 100'000;
 
@@ -156,10 +156,11 @@ void UringDriver::check_enter(int code) {
   }
   const bool passes = code == -EINTR
                           ? ++interruptions_ < kInterruptionsMax
-                          : (code == -EAGAIN || code == -EBUSY) && ++retries_ < kRetriesMax;
+                          : (code == -EAGAIN || code == -EBUSY) && ++retries_ < kEnterRetriesMax;
   require(passes, ErrorKind::io, "io_uring_enter failed with {}{}", errno_name(-code),
           code == -EINTR || code == -EAGAIN || code == -EBUSY ? " again and again" : "");
-  if (code != -EINTR) sleep_us(std::min(kPauseMaxUs, std::int64_t{10} << std::min(retries_, 20)));
+  if (code != -EINTR)
+    sleep_us(std::min(kEnterPauseMaxUs, std::int64_t{10} << std::min(retries_, 20)));
 }
 
 void UringDriver::start() { check_enter(io_uring_submit(&ring_)); }

@@ -29,7 +29,7 @@ void add_threads(config::OptionTable& table, int& threads) {
 void add_repetitions(config::OptionTable& table, int& repetitions) {
   table.add({.flags = {"repetitions"},
              .field = config::field(repetitions),
-             .help = "measured repetitions, of which the median is shown",
+             .help = "measured repetitions; their median is shown",
              .unit = "repetitions",
              .minimum = 1});
 }

@@ -142,7 +142,8 @@ std::string to_table(const DiskBenchResult& result) {
       seconds(Way::store, &PassTimes::manifest_seconds));
   if (result.options.raw) {
     text += fmt::format(
-        "the engine alone writes as much in {}, of which one flush {}; store to engine, median of "
+        "the engine alone writes as much in {}, one flush of {} included; store to engine, median "
+        "of "
         "the pairs: read {:.3f}, write {:.3f}, mixed {:.3f} times as long\n",
         seconds(Way::raw, &PassTimes::seconds), seconds(Way::raw, &PassTimes::flush_seconds),
         median(ratios_to_raw(result, Pass::read)), median(ratios_to_raw(result, Pass::write)),

@@ -113,7 +113,7 @@ std::string space_table(const PlanReport& report) {
     rows.push_back(
         {fmt::format(
              "  a checkpoint{}",
-             space.checkpoints > 0 ? fmt::format(", of which {} at once", space.checkpoints) : ""),
+             space.checkpoints > 0 ? fmt::format(", at most {} at once", space.checkpoints) : ""),
          format_bytes(space.checkpoint)});
   }
   rows.push_back({"  final model", format_bytes(space.model)});

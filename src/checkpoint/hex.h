@@ -20,7 +20,7 @@ namespace terrace::checkpoint {
   const char* end = text.data() + text.size();
   const auto [stopped, code] = std::from_chars(text.data(), end, value, 16);
   if (code != std::errc() || stopped != end || text.empty()) {
-    throw std::invalid_argument("\"" + text + "\" is no checksum of hex digits");
+    throw std::invalid_argument("\"" + text + "\" is not a checksum in hex digits");
   }
   return value;
 }

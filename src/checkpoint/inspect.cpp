@@ -222,7 +222,7 @@ Json describe(const std::filesystem::path& path, const InspectOptions& options) 
   };
   if (!io::is_folder(path, ErrorKind::data)) {
     require(path.extension() == ".safetensors", ErrorKind::data,
-            "{} is no .safetensors file; give one, or a folder", path.string());
+            "{} is not a .safetensors file; give one, or a folder", path.string());
     return without_checksums(describe_file(path));
   }
   if (io::is_there(path / kMarkerName)) return describe_checkpoint(path, options);

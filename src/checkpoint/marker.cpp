@@ -46,7 +46,7 @@ void write_marker(const std::filesystem::path& folder, const Marker& marker) {
 Marker read_marker(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kMarkerName;
   require(io::is_there(path, ErrorKind::data), ErrorKind::data,
-          "{} has no {}: it is no checkpoint of Terrace, or one that was never completed",
+          "{} has no {}: it is not a checkpoint of Terrace, or one that was never completed",
           folder.string(), kMarkerName);
   const std::string where = path.string();
   const Json json = parse_object(io::read_file(path, kMarkerBytesMax, ErrorKind::corrupt), where,

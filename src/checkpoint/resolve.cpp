@@ -91,7 +91,7 @@ ResolvedModel resolve_model_folder(const std::filesystem::path& path) {
     return {path, FolderKind::model, newer_checkpoint(path)};
   if (const auto snapshot = snapshot_of(path)) {
     return {*snapshot, FolderKind::model,
-            fmt::format("{} is a folder of the Hugging Face cache, of which {} is the snapshot",
+            fmt::format("{} is a folder of the Hugging Face cache; its snapshot is {}",
                         path.string(), snapshot->string())};
   }
   const CheckpointList list = list_checkpoints(path);
@@ -109,10 +109,11 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
   require_folder(path, "a checkpoint or an output folder");
   if (io::is_there(path / kMarkerName, ErrorKind::data)) return path;
   const CheckpointList list = list_checkpoints(path);
-  require(!list.complete.empty(), ErrorKind::data,
-          "there is nothing to resume from in {}: it has no {}, so it is no complete checkpoint, "
-          "and there is no complete checkpoint-<step> in it, but {}{}",
-          path.string(), kMarkerName, contents_of(path), faults_of(list));
+  require(
+      !list.complete.empty(), ErrorKind::data,
+      "there is nothing to resume from in {}: it has no {}, so it is not a complete checkpoint, "
+      "and there is no complete checkpoint-<step> in it, but {}{}",
+      path.string(), kMarkerName, contents_of(path), faults_of(list));
   return list.complete.front().folder;
 }
 

@@ -41,12 +41,13 @@ std::uint64_t read_header_length(const io::InputFile& file, ErrorKind kind) {
   std::uint64_t length = 0;
   file.read(0, std::as_writable_bytes(std::span(&length, 1)));
   require(length >= 2, kind,
-          "{} claims a header of {} bytes, but the shortest has 2; it is no safetensors file", path,
-          length);
-  require(length <= kHeaderBytesMax || length <= file.size() - kLengthBytes, kind,
-          "{} claims a header of {} bytes, but has {} bytes in all; it is no safetensors file, or "
-          "an incomplete download",
-          path, length, file.size());
+          "{} claims a header of {} bytes, but the shortest has 2; it is not a safetensors file",
+          path, length);
+  require(
+      length <= kHeaderBytesMax || length <= file.size() - kLengthBytes, kind,
+      "{} claims a header of {} bytes, but has {} bytes in all; it is not a safetensors file, or "
+      "an incomplete download",
+      path, length, file.size());
   require(length <= kHeaderBytesMax, kind,
           "{} has a header of {} bytes, but at most {} are read; split the model into more files",
           path, length, kHeaderBytesMax);

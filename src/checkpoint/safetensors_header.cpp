@@ -138,8 +138,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& /*error*/) override {
-    fail(kind_, "{} is malformed: its header is no JSON from byte {} on; {}", path_, position + 7,
-         "it is no safetensors file, or is damaged");
+    fail(kind_, "{} is malformed: its header is not JSON from byte {} on; {}", path_, position + 7,
+         "it is not a safetensors file, or is damaged");
   }
 
  private:
@@ -252,10 +252,11 @@ std::uint64_t element_bytes(std::string_view dtype) {
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& path,
                                            ErrorKind kind) {
-  require(!json.empty() && json.front() == '{', kind,
-          "{} is malformed: its header does not begin with \"{{\"; it is no safetensors file, or "
-          "is damaged",
-          path);
+  require(
+      !json.empty() && json.front() == '{', kind,
+      "{} is malformed: its header does not begin with \"{{\"; it is not a safetensors file, or "
+      "is damaged",
+      path);
   SafetensorsHeader header;
   HeaderParser parser(header, path, kind);
   nlohmann::json::sax_parse(json.begin(), json.end(), &parser);

@@ -63,7 +63,7 @@ void require_files(const std::filesystem::path& folder, const std::filesystem::p
                                 : name);
   }
   require(missing.empty(), kind,
-          "{} names {}, of which {} cannot be used: {}; incomplete download?", index.string(),
+          "{} names {}, but {} of them cannot be used: {}; incomplete download?", index.string(),
           counted(names.size(), "file"), missing.size(), fmt::join(missing, ", "));
 }
 

@@ -93,7 +93,7 @@ DiskLimit disk_limit(const PlacementSettings& settings, const OnDrives& found) {
   limit.bytes = left;
   limit.advice = is_there
                      ? fmt::format(
-                           "but --disk allows {}, of which the store has {}: raise it, or keep "
+                           "but --disk allows {} and the store has {} of it: raise it, or keep "
                            "them in RAM (--offload_activations cpu)",
                            format_bytes(allowed), format_bytes(found.held_bytes))
                      : fmt::format(

@@ -101,7 +101,7 @@ plan::Policy policy_of(const PlanInput& what, const Budgets& budgets) {
   policy.has_drives = !settings.swap.empty();
   policy.keeps_chunk_slots = settings.optimizer.buffer_count > 0;
   policy.stored_parameter_bytes = what.basis.store_parameter_bytes;
-  policy.budgets = budgets;
+  policy.budgets = static_cast<const plan::Budgets&>(budgets);
   return policy;
 }
 

@@ -113,8 +113,8 @@ plan::HardwareProfile find_profile(const std::string& file_or_name) {
   OptionTable table = profile_table(profile, schema);
   read_config(table, file_or_name);
   require(schema == kSchema, ErrorKind::usage,
-          "{} is no hardware profile: its \"schema\" is missing, and must be \"{}\"", file_or_name,
-          kSchema);
+          "{} is not a hardware profile: its \"schema\" is missing, and must be \"{}\"",
+          file_or_name, kSchema);
   if (profile.name.empty()) profile.name = file_or_name;
   return profile;
 }

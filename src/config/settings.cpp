@@ -118,7 +118,7 @@ void check_placement(const PlacementSettings& placement) {
     const io::Entry found = io::look_at(folder);
     // What is not there may be on another machine.
     require(found == io::Entry::nothing || found == io::Entry::folder, ErrorKind::usage,
-            "swap names {}, which is no folder: name one on an NVMe drive", folder.string());
+            "swap names {}, which is not a folder: name one on an NVMe drive", folder.string());
   }
 }
 

@@ -22,8 +22,8 @@ Json parse_object(std::string_view text, std::string_view where, ErrorKind kind)
   try {
     json = Json::parse(text);
   } catch (const Json::parse_error& error) {
-    fail(kind, "{} is no JSON from byte {} of {} on; it is damaged or was edited by mistake", where,
-         error.byte, text.size());
+    fail(kind, "{} is not JSON from byte {} of {} on; it is damaged or was edited by mistake",
+         where, error.byte, text.size());
   }
   require(json.is_object(), kind, "{} holds {} where a JSON object was expected", where,
           json.type_name());

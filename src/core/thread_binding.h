@@ -12,7 +12,6 @@ class AffinityMask {
   /// The calling thread's own.
   AffinityMask() { known_ = ::sched_getaffinity(0, sizeof mask_, &mask_) == 0; }
   explicit AffinityMask(const std::vector<int>& cpus) {
-    CPU_ZERO(&mask_);
     for (const int cpu : cpus) {
       if (cpu < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(cpu), &mask_);
     }
@@ -23,7 +22,7 @@ class AffinityMask {
   }
 
  private:
-  cpu_set_t mask_;
+  cpu_set_t mask_{};
   bool known_ = true;
 };
 

@@ -120,7 +120,7 @@ SourceScanner::Scanned SourceScanner::scan_text(const io::InputFile& file) {
     if (const auto nul = text->nul()) {
       return skipped(
           SkipReason::binary,
-          fmt::format("{} is no text: it has a NUL byte at offset {}; give plain text in "
+          fmt::format("{} is not text: it has a NUL byte at offset {}; give plain text in "
                       "UTF-8, or a token file (.npy, llm.c's .bin)",
                       path, *nul));
     }

@@ -154,7 +154,7 @@ TokenizerKind identify_tokenizer(const std::filesystem::path& folder) {
   const IndexedJson tokenizer =
       IndexedJson::parse(io::read_file(path), nullptr, /*allow_exceptions=*/false);
   require(!tokenizer.is_discarded(), ErrorKind::corrupt,
-          "{} is no JSON, so it is truncated or altered; fetch or copy the model folder again",
+          "{} is not JSON, so it is truncated or altered; fetch or copy the model folder again",
           path.string());
   return gives_bytes(tokenizer) ? TokenizerKind::bytes : TokenizerKind::other;
 }

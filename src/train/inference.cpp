@@ -55,10 +55,11 @@ struct LoadedModel {
 };
 
 RunSetup set_up_with_weights(const config::Settings& settings, Log& log) {
-  require(names_folder(settings.model), ErrorKind::usage,
-          "--model is {}, which is no folder, and a preset has no weights: give a model folder, a "
-          "checkpoint or the output folder of a run",
-          settings.model);
+  require(
+      names_folder(settings.model), ErrorKind::usage,
+      "--model is {}, which is not a folder, and a preset has no weights: give a model folder, a "
+      "checkpoint or the output folder of a run",
+      settings.model);
   return set_up(settings, log);
 }
 

@@ -78,7 +78,7 @@ std::string other_owner(const io::RunRecord& record, const OutputFolder& output)
   }
   if (named.empty() || io::is_same_folder(named, output.path()) || !io::is_there(named)) return "";
   if (OutputFolder::id_in(named) != output.run_id()) return "";
-  return fmt::format("the store in {} is that of {}, of which {} is a copy", record.path.string(),
+  return fmt::format("the store in {} is that of {}; {} is a copy of it", record.path.string(),
                      named.string(), output.path().string());
 }
 

@@ -124,7 +124,7 @@ TEST(ConfigJson, dropout_is_reported_as_off) {
 
 TEST(ConfigJson, a_file_that_is_no_json_is_named) {
   EXPECT_THAT(error_of([] { (void)parse_config("{\"a\": ", "x/config.json"); }).what(),
-              HasSubstr("x/config.json is no JSON"));
+              HasSubstr("x/config.json is not JSON"));
   EXPECT_THAT(error_of([] { (void)parse_config("[]", "x/config.json"); }).what(),
               HasSubstr("array"));
 }
@@ -298,7 +298,7 @@ TEST_F(ModelFolder, files_that_the_index_names_and_that_are_missing_are_all_list
   std::filesystem::remove(folder_ / fourth);
   std::filesystem::create_symlink("../blobs/none", folder_ / fourth);
   EXPECT_THAT(refusal(), AllOf(HasSubstr(second), HasSubstr(third + " (empty)"),
-                               HasSubstr(fourth + " (a link"), HasSubstr("of which 3"),
+                               HasSubstr(fourth + " (a link"), HasSubstr("but 3 of them"),
                                Not(HasSubstr("model-00005"))));
 }
 

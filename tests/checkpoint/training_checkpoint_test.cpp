@@ -68,7 +68,7 @@ TEST(TrainerStateJson, damage_is_named) {
     EXPECT_EQ(error.kind(), ErrorKind::corrupt);
     return std::string(error.what());
   };
-  EXPECT_THAT(refusal(text.substr(0, text.size() / 2)), HasSubstr("the state is no JSON"));
+  EXPECT_THAT(refusal(text.substr(0, text.size() / 2)), HasSubstr("the state is not JSON"));
   EXPECT_THAT(refusal(""), HasSubstr("the state"));
   EXPECT_THAT(refusal("{\"global_step\": 3}"), HasSubstr("another program"));
   std::string altered = text;

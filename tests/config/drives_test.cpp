@@ -50,7 +50,7 @@ TEST(DiskLimit, what_a_store_has_counts_for_the_flag_and_not_for_free_space) {
   EXPECT_EQ(disk_limit(settings, {.held_bytes = 1000}).bytes, 500U);
   EXPECT_EQ(disk_limit(settings, {.held_bytes = 2000}).bytes, 0U) << "nothing more";
   EXPECT_THAT(disk_limit(settings, {.held_bytes = 1000}).advice,
-              HasSubstr("of which the store has 1000 B"));
+              HasSubstr("and the store has 1000 B"));
 }
 
 }  // namespace

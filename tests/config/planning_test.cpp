@@ -392,7 +392,7 @@ TEST_F(PlanningTest, what_a_store_still_needs_on_disk_is_held_against_what_the_f
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::does_not_fit);
     EXPECT_THAT(error.what(), HasSubstr("the inputs of blocks need " + format_bytes(all - held)));
-    EXPECT_THAT(error.what(), HasSubstr("of which the store has " + format_bytes(held)));
+    EXPECT_THAT(error.what(), HasSubstr("and the store has " + format_bytes(held)));
   }
 }
 

@@ -34,7 +34,7 @@ TEST(Json, an_object_that_is_none_is_refused_with_its_place) {
   const Error cut = terrace::testing::error_of(
       [] { static_cast<void>(parse_object(R"({"a": 1)", "f.json", ErrorKind::data)); });
   EXPECT_EQ(cut.kind(), ErrorKind::data);
-  EXPECT_THAT(cut.what(), ::testing::StartsWith("f.json is no JSON from byte 8 of 7 on;"));
+  EXPECT_THAT(cut.what(), ::testing::StartsWith("f.json is not JSON from byte 8 of 7 on;"));
   const Error list = terrace::testing::error_of(
       [] { static_cast<void>(parse_object("[1]", "f.json", ErrorKind::corrupt)); });
   EXPECT_EQ(list.kind(), ErrorKind::corrupt);

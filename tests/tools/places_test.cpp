@@ -45,7 +45,7 @@ class Places : public ::testing::Test {
   void SetUp() override {
     std::ofstream(folder_ / "probe") << "x";
     const Result probe = run({"inspect", folder_ / "probe"}, kAnotherUser);
-    if (probe.code != 4 || probe.err.find("is no .safetensors file") == std::string::npos) {
+    if (probe.code != 4 || probe.err.find("is not a .safetensors file") == std::string::npos) {
       GTEST_SKIP() << "another user may not start the program, or look into TMPDIR, here";
     }
   }

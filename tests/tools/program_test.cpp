@@ -127,9 +127,8 @@ TEST(Program, a_plan_says_what_space_it_needs_and_what_its_drives_wear) {
                                               "nvme",   "--rated_writes", "1TB"};
   const Result text = run(with_disk);
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_THAT(text.out,
-              AllOf(HasSubstr("page store"), HasSubstr("a checkpoint, of which 3 at once"),
-                    HasSubstr("of what the drives are rated for")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("page store"), HasSubstr("a checkpoint, at most 3 at once"),
+                              HasSubstr("of what the drives are rated for")));
   std::vector<std::string> as_json = with_disk;
   as_json.push_back("--json");
   const auto json = terrace::testing::parse_json(run(as_json).out);
@@ -402,7 +401,7 @@ TEST(Program, lists_an_empty_swap_folder_and_refuses_a_missing_one) {
   std::ofstream(folder / "file").close();
   const Result file = run({"swap", "ls", folder / "file"});
   expect_one_sentence(file, 2);
-  EXPECT_THAT(file.err, HasSubstr("is no folder: name one that was given to train as --swap"));
+  EXPECT_THAT(file.err, HasSubstr("is not a folder: name one that was given to train as --swap"));
   std::filesystem::remove(folder / "file");
   std::filesystem::remove(folder);
   const Result missing = run({"swap", "ls", folder.string()});

@@ -156,7 +156,7 @@ TEST_F(KeepingTest, what_a_store_cannot_be_given_is_refused_by_a_dry_run_and_it_
   dry.placement.disk = config::Budget{.bytes = 1000};
   EXPECT_EQ(train_run(dry).code, 0) << "it takes nothing more";
   dry.placement.activations.device = config::Placement::nvme;
-  expect_refused(dry, 3, "the inputs of blocks need", "--disk allows", "of which the store has");
+  expect_refused(dry, 3, "the inputs of blocks need", "--disk allows", "and the store has");
   expect_goes_on(settings, 3);
 }
 

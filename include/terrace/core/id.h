@@ -15,7 +15,7 @@ struct Id {
   constexpr Id() = default;
   constexpr explicit Id(Rep v) : value(v) {}
 
-  friend constexpr auto operator<=>(Id, Id) = default;
+  friend constexpr auto operator<=>(Id, Id) = default;  // NOLINT(modernize-use-nullptr): its own 0
 };
 
 /// Sequence number of an optimizer step; the first step of a run is 1.

@@ -10,13 +10,13 @@ namespace terrace {
 /// A move-only `void()` callable kept in place: what a queue on the step path holds, because it
 /// never allocates. A callable larger than `Capacity` does not compile.
 template <std::size_t Capacity = 256>
-class InlineFunction {
+class InlineFunction {  // NOLINTBEGIN(*-member-init): `storage_` holds nothing without a table
  public:
   InlineFunction() = default;
 
   template <class F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, InlineFunction>)
-      // NOLINTNEXTLINE(google-explicit-constructor): stands in for the lambda at the call.
+      // NOLINTNEXTLINE(google-explicit-constructor, *-forwarding-*): stands in for the lambda.
       InlineFunction(F&& function) {
     using Callable = std::remove_cvref_t<F>;
     static_assert(sizeof(Callable) <= Capacity, "the callable is too large to keep in place");
@@ -68,6 +68,6 @@ class InlineFunction {
 
   alignas(std::max_align_t) std::byte storage_[Capacity];
   const Table* table_ = nullptr;
-};
+};  // NOLINTEND(*-member-init)
 
 }  // namespace terrace

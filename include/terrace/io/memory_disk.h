@@ -48,7 +48,6 @@ class MemoryDisk {
   /// Lets `calls` more reads, writes and flushes through, then cuts the power.
   void cut_power_after(std::uint64_t calls);
   void power_on();
-  [[nodiscard]] bool has_power() const;
   void flip_bit(const std::string& path, std::uint64_t bit);
   /// Reads, writes and flushes that were done.
   [[nodiscard]] std::uint64_t calls() const;

@@ -98,7 +98,7 @@ class PageChannel {
   void settle(Completion& completion);
   void verify(const Transfer& transfer, std::uint64_t begin, std::uint64_t bytes);
   /// Throws; what collects abandons.
-  [[noreturn]] void fail(std::string message);
+  [[noreturn]] void fail(const std::string& message);
   void collect(std::size_t min);
 
   PageStore& store_;

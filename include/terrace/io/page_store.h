@@ -173,9 +173,6 @@ class PageStore {
     double manifest_seconds = 0;
   };
   [[nodiscard]] CommitTimes last_commit() const;
-  /// Bytes of pages moved by all channels since the store was made or opened.
-  [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_.load(); }
-  [[nodiscard]] std::uint64_t bytes_written() const { return bytes_written_.load(); }
   /// What the disks' engine found it can do.
   [[nodiscard]] Capabilities capabilities() const;
 
@@ -212,8 +209,6 @@ class PageStore {
   std::unique_ptr<Manifest> manifest_;
   mutable std::mutex commit_mutex_;
   CommitTimes last_commit_;
-  std::atomic<std::uint64_t> bytes_read_{0};
-  std::atomic<std::uint64_t> bytes_written_{0};
 };
 
 }  // namespace terrace::io

@@ -72,7 +72,7 @@ enum class Change : std::uint8_t {
 
 /// A change and what the least plan needs with it.
 struct Relief {
-  Change change;
+  Change change = Change::use_drives;
   std::uint64_t bytes = 0;
 };
 
