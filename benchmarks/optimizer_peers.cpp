@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <span>
 
 #include "terrace/core/workers.h"
-#include "terrace/kernels/cpu_target.h"
+#include "terrace/device/inline_stream.h"
+#include "terrace/kernels/cpu.h"
 #include "terrace/optim/optimizer.h"
 
 namespace {
@@ -29,8 +29,8 @@ struct PeerStep {
   std::int32_t split;
 };
 
-std::span<std::byte> bytes(void* data, std::int64_t count, std::int64_t size) {
-  return {static_cast<std::byte*>(data), static_cast<std::size_t>(count * size)};
+terrace::device::Span<std::byte> bytes(void* data, std::int64_t count, std::int64_t size) {
+  return {terrace::device::Pointer(data), static_cast<std::size_t>(count * size)};
 }
 
 }  // namespace
@@ -55,8 +55,10 @@ int peer_step(void* workers, const PeerStep* s) try {
                   {},
                   bytes(s->gradient, s->count, 2)};
   if (split) chunk.source.parameter = chunk.target.parameter;
-  optimizer.update(*static_cast<terrace::Workers*>(workers), chunk,
-                   {s->step, s->learning_rate, s->gradient_scale, s->weight_decay});
+  const auto ops =
+      terrace::kernels::make_cpu_optimizer_ops(*static_cast<terrace::Workers*>(workers));
+  ops->run(*terrace::device::make_inline_stream(),
+           optimizer.step(chunk, {s->step, s->learning_rate, s->gradient_scale, s->weight_decay}));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());

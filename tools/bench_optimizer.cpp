@@ -7,7 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <span>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +16,8 @@
 #include "terrace/core/state_kind.h"
 #include "terrace/core/units.h"
 #include "terrace/core/workers.h"
+#include "terrace/device/inline_stream.h"
+#include "terrace/kernels/cpu.h"
 #include "terrace/kernels/optimizer_streams.h"
 #include "terrace/optim/optimizer.h"
 
@@ -44,7 +45,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
+  [[nodiscard]] device::Span<std::byte> span() const { return {device::Pointer(data_), bytes_}; }
 
  private:
   std::byte* data_ = nullptr;
@@ -81,7 +82,7 @@ class Range {
   static constexpr std::byte kPattern{0x3c};  // 0.0115 in FP32 and bf16, 1.06 in fp16
   enum class Access { read, only_written };
 
-  std::span<std::byte> array(StateKind kind, std::size_t size, Access access) {
+  device::Span<std::byte> array(StateKind kind, std::size_t size, Access access) {
     const auto bytes = count_ * static_cast<std::int64_t>(size);
     return arrays_.try_emplace({kind, size, access}, bytes, kPattern, workers_)
         .first->second.span();
@@ -136,16 +137,13 @@ std::vector<Variant> variants_of(const OptimizerBenchOptions& options, Range& ra
 }
 
 void run(Variant& variant, int round, Workers& workers) {
-  constexpr auto kRule = optim::OptimizerType::adamw;
-  const kernels::StateLayout layout{variant.state.master, variant.state.moments, variant.gradient,
-                                    DType::bf16};
   const optim::Optimizer optimizer({}, {variant.state, variant.gradient, DType::bf16, 0});
-  const auto coefficients = optimizer.coefficients({round + 1, 1e-4, 0.5, 0.1});
-  const double step = seconds_of([&] {
-    kernels::optimizer_step(workers, kRule, layout, variant.chunk, coefficients, variant.target);
-  });
+  const kernels::StepArgs args = optimizer.step(variant.chunk, {round + 1, 1e-4, 0.5, 0.1});
+  const auto stream = device::make_inline_stream();
+  const auto ops = kernels::make_cpu_optimizer_ops(workers, variant.target);
+  const double step = seconds_of([&] { ops->run(*stream, args); });
   const double streams = seconds_of(
-      [&] { kernels::optimizer_streams(workers, kRule, layout, variant.chunk, variant.target); });
+      [&] { kernels::optimizer_streams(workers, args.layout, variant.chunk, variant.target); });
   if (round == 0) return;
   variant.step_seconds.push_back(step);
   variant.stream_seconds.push_back(streams);

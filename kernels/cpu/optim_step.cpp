@@ -1,5 +1,7 @@
 #include "cpu/optim_step.h"
 
+#include "cpu/optim_loops.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/optim_step.cpp"
 #include <hwy/foreach_target.h>
@@ -267,14 +269,14 @@ HWY_EXPORT(step);
 
 }  // namespace
 
-void optimizer_step(Workers& workers, UpdateRule rule, StateLayout layout, const ChunkViews& chunk,
-                    const Coefficients& coefficients, CpuTarget target) {
-  StepJob job = make_step_job(rule, layout, chunk);
-  job.coefficients = coefficients;
-  if (rule == UpdateRule::adamw) job.coefficients.l2 = 0;
-  const auto run = HWY_DISPATCH_TABLE(step)[target.table_index()];
-  workers.parallel_for(chunk.count, kStepGrain,
-                       [&](std::int64_t begin, std::int64_t end) { run(rule, job, begin, end); });
+void run(const Loops& loops, const StepArgs& args) {
+  StepJob job = make_step_job(args.layout, args.chunk);
+  job.coefficients = args.coefficients;
+  if (args.rule == UpdateRule::adamw) job.coefficients.l2 = 0;
+  const auto kernel = HWY_DISPATCH_TABLE(step)[loops.target.table_index()];
+  loops.workers.parallel_for(
+      args.chunk.count, kStepGrain,
+      [&](std::int64_t begin, std::int64_t end) { kernel(args.rule, job, begin, end); });
 }
 
 }  // namespace terrace::kernels

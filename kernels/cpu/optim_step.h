@@ -21,11 +21,6 @@ struct StepArrays {
   void* exp_avg_sq_out = nullptr;
 };
 
-/// Bytes of an element of the array `master`.
-[[nodiscard]] constexpr std::size_t size_of(MasterFormat format) {
-  return format == MasterFormat::split ? 2 : 4;
-}
-
 /// What each worker is given.
 struct StepJob {
   StateLayout layout;
@@ -70,7 +65,12 @@ class PaddedBlock {
   Array arrays_[5];  // one for each pair of `StepArrays`
 };
 
-/// Checks the views and sets all but the coefficients. Errors: as `optimizer_step`.
-[[nodiscard]] StepJob make_step_job(UpdateRule rule, StateLayout layout, const ChunkViews& chunk);
+/// Sets all but the coefficients.
+[[nodiscard]] StepJob make_step_job(StateLayout layout, const ChunkViews& chunk);
+
+/// The step is cut among threads at multiples of so many parameters: some 28 bytes each, so
+/// 450 KiB. Who touches a chunk's memory first in a loop of `count` by this leaves each NUMA node
+/// with what its threads will update.
+inline constexpr std::int64_t kStepGrain = 1 << 14;
 
 }  // namespace terrace::kernels

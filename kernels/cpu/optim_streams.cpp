@@ -126,9 +126,9 @@ namespace {
 HWY_EXPORT(streams);
 }  // namespace
 
-void optimizer_streams(Workers& workers, UpdateRule rule, StateLayout layout,
-                       const ChunkViews& chunk, CpuTarget target) {
-  const StepJob job = make_step_job(rule, layout, chunk);
+void optimizer_streams(Workers& workers, StateLayout layout, const ChunkViews& chunk,
+                       CpuTarget target) {
+  const StepJob job = make_step_job(layout, chunk);
   const auto run = HWY_DISPATCH_TABLE(streams)[target.table_index()];
   std::atomic<std::uint8_t> seen{0};
   const std::uint8_t zero = seen.load();

@@ -1,4 +1,4 @@
-#include "terrace/core/error.h"
+#include "cpu/optim_loops.h"
 #include "terrace/kernels/sum_squares.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -7,7 +7,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "cpu/optim_convert-inl.h"
 
@@ -93,16 +95,64 @@ HWY_AFTER_NAMESPACE();
 namespace terrace::kernels {
 namespace {
 HWY_EXPORT(block_sums);
+
+/// Blocks whose sums are taken in one call of the kernel: their doubles are 512 bytes of stack.
+constexpr std::int64_t kBlocksAtOnce = 64;
+constexpr std::int64_t kGrain = kBlocksAtOnce * kNormBlock;
+
+bool is_finite_at(const View& values, std::int64_t index) {
+  // The exponent's bits, all set in an infinity or NaN.
+  if (values.dtype == DType::f32) {
+    return (values.data.raw<std::uint32_t>()[index] & 0x7f800000U) != 0x7f800000U;
+  }
+  const std::uint16_t exponent = values.dtype == DType::bf16 ? 0x7f80U : 0x7c00U;
+  return (values.data.raw<std::uint16_t>()[index] & exponent) != exponent;
+}
+
+struct Partial {
+  ExactSum sum;
+  std::int64_t nonfinite = 0;
+  std::int64_t first = -1;
+
+  void find(std::int64_t count_found, std::int64_t first_found) {
+    nonfinite += count_found;
+    if (first_found >= 0 && (first < 0 || first_found < first)) first = first_found;
+  }
+};
+
+/// Adds elements [begin, end), at most `kGrain` of them.
+void add_blocks(CpuTarget target, const View& values, std::int64_t begin, std::int64_t end,
+                Partial& partial) {
+  double sums[kBlocksAtOnce];
+  const auto sum = HWY_DISPATCH_TABLE(block_sums)[target.table_index()];
+  sum(values.dtype, values.offset(begin).data.raw(), end - begin, sums);
+  for (std::int64_t block = begin; block < end; block += kNormBlock) {
+    const double of_block = sums[(block - begin) / kNormBlock];
+    if (std::isfinite(of_block)) {
+      partial.sum.add(of_block);
+      continue;
+    }
+    for (std::int64_t i = block; i < std::min(block + kNormBlock, end); ++i) {
+      if (!is_finite_at(values, i)) partial.find(1, i);
+    }
+  }
+}
+
 }  // namespace
 
-void sum_squares(std::span<const std::byte> values, DType dtype, std::span<double> sums,
-                 CpuTarget target) {
-  const auto count = static_cast<std::int64_t>(values.size() / size_of(dtype));
-  const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
-  require(dtype != DType::i32 && static_cast<std::int64_t>(sums.size()) == blocks,
-          ErrorKind::internal, "{} values of {} have {} norm blocks, room for {} was given.", count,
-          name_of(dtype), blocks, sums.size());
-  HWY_DISPATCH_TABLE(block_sums)[target.table_index()](dtype, values.data(), count, sums.data());
+void run(const Loops& loops, const SumSquaresArgs& args) {
+  std::mutex mutex;
+  Partial all;
+  loops.workers.parallel_for(args.count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    Partial partial;
+    for (std::int64_t i = begin; i < end; i += kGrain) {
+      add_blocks(loops.target, args.values, i, std::min(i + kGrain, end), partial);
+    }
+    const std::scoped_lock lock(mutex);
+    all.sum.add(partial.sum);
+    all.find(partial.nonfinite, partial.first);
+  });
+  *args.result.raw<SquareSums>() = {all.sum.digits(), all.nonfinite, all.first};
 }
 
 }  // namespace terrace::kernels

@@ -78,13 +78,13 @@ kernels::Coefficients Optimizer::coefficients(const StepScalars& scalars) const 
   return c;
 }
 
-void Optimizer::update(Workers& workers, const ChunkViews& chunk,
-                       const StepScalars& scalars) const {
+kernels::StepArgs Optimizer::step(const ChunkViews& chunk, const StepScalars& scalars) const {
   require(scalars.step >= 1, ErrorKind::internal, "optimizer step {} asked for; they count from 1.",
           scalars.step);
-  const kernels::StateLayout layout{formats_.state.master, formats_.state.moments,
-                                    formats_.gradient, formats_.parameter};
-  kernels::optimizer_step(workers, options_.type, layout, chunk, coefficients(scalars));
+  return {options_.type,
+          {formats_.state.master, formats_.state.moments, formats_.gradient, formats_.parameter},
+          chunk,
+          coefficients(scalars)};
 }
 
 }  // namespace terrace::optim

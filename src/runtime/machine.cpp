@@ -8,7 +8,7 @@ namespace terrace::runtime {
 namespace {
 
 /// Threads of a run beside those that compute: streams, lanes, the disk's, the signals'.
-constexpr int kOtherThreads = 12;
+constexpr int kOtherThreads = 13;
 
 }  // namespace
 
@@ -27,6 +27,8 @@ Machine make_machine(const MachineOptions& options, Log& log) {
     if (search.found && options.runs_here) log.fallback("device", search.reason);
   }
   machine.ops = kernels::make_cpu_ops({.threads = machine.threads.threads});
+  machine.workers = std::make_unique<Workers>(machine.threads);
+  machine.optimizer_ops = kernels::make_cpu_optimizer_ops(*machine.workers);
   return machine;
 }
 

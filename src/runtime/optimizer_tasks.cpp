@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "terrace/core/error.h"
-#include "terrace/kernels/split_master.h"
 
 namespace terrace::runtime {
 
@@ -17,7 +17,9 @@ using plan::TaskKind;
 OptimizerTasks::OptimizerTasks(const RunContext& context, const OptimizerSetup& setup)
     : context_(context),
       setup_(setup),
-      workers_(setup.threads),
+      streams_(context),
+      square_sums_(
+          context.device.allocate_pinned(sizeof(kernels::SquareSums), "the gradient norm")),
       optimizer_(setup.options, {setup.format, context.plan.request.gradient,
                                  context.model.compute_dtype(), setup.seed}),
       counter_(setup.skips_max) {
@@ -57,12 +59,18 @@ std::string OptimizerTasks::tensor_at(int flat, std::int64_t element) const {
 }
 
 void OptimizerTasks::add_norm(const Task& task) {
-  const Access& gradient = context_.plan.training.accesses_of(task)[0];
-  const optim::NonFinite bad =
-      norm_.add(workers_, context_.memory.host(gradient.region, gradient.offset, gradient.bytes),
-                context_.plan.request.gradient);
-  if (bad.count > 0 && nonfinite_parameter_.empty()) {
-    nonfinite_parameter_ = tensor_at(task.flat, bad.first);
+  const auto accesses = context_.plan.training.accesses_of(task);
+  const Access& gradient = accesses[0];
+  const DType dtype = context_.plan.request.gradient;
+  streams_.run(accesses,
+               kernels::SumSquaresArgs{static_cast<std::int64_t>(gradient.bytes / size_of(dtype)),
+                                       {streams_.span(gradient).data(), dtype},
+                                       device::Span(square_sums_.host()).data()});
+  kernels::SquareSums sums;
+  std::memcpy(&sums, square_sums_.host().data(), sizeof sums);
+  norm_.add(sums);
+  if (sums.nonfinite > 0 && nonfinite_parameter_.empty()) {
+    nonfinite_parameter_ = tensor_at(task.flat, sums.first);
   }
 }
 
@@ -114,28 +122,23 @@ void OptimizerTasks::keep_parameter(const Task& task) {
   if (!passes) return;
   const auto master = std::ranges::find(state, StateKind::master, &plan::StateElement::kind);
   const Access& source = accesses[static_cast<std::size_t>(master - state.begin())];
-  const std::span<std::byte> bytes =
-      context_.memory.host(source.region, source.offset, source.bytes);
-  kernels::narrow_master(
-      workers_, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)},
-      context_.model.compute_dtype(),
-      context_.memory.host(parameter.region, parameter.offset, parameter.bytes));
+  streams_.run(accesses, kernels::NarrowMasterArgs{
+                             static_cast<std::int64_t>(source.bytes / sizeof(float)),
+                             streams_.span(source).data(),
+                             {streams_.span(parameter).data(), context_.model.compute_dtype()}});
 }
 
 void OptimizerTasks::update(const Task& task, const StepOutcome& outcome) {
   if (outcome.skip) return keep_parameter(task);
   // states in the order of the request, the parameter, the gradient
   const auto accesses = context_.plan.training.accesses_of(task);
-  const auto bytes_of = [&](const Access& access) {
-    return context_.memory.host(access.region, access.offset, access.bytes);
-  };
   const plan::Chunk& chunk = context_.plan.chunks[static_cast<std::size_t>(task.chunk)];
   optim::ChunkViews views;
   views.count = chunk.range.count;
   views.first_index = first_index_[static_cast<std::size_t>(chunk.flat)] + chunk.range.first;
   const auto& state = context_.plan.request.state;
   for (std::size_t kind = 0; kind < state.size(); ++kind) {
-    const std::span<std::byte> bytes = bytes_of(accesses[kind]);
+    const device::Span<std::byte> bytes = streams_.span(accesses[kind]);
     switch (state[kind].kind) {
       case StateKind::master:
         views.source.master = views.target.master = bytes;
@@ -148,17 +151,17 @@ void OptimizerTasks::update(const Task& task, const StepOutcome& outcome) {
         break;
     }
   }
-  views.target.parameter = bytes_of(accesses[state.size()]);
+  views.target.parameter = streams_.span(accesses[state.size()]);
   if (setup_.format.master == optim::MasterFormat::split) {
     views.source.parameter = views.target.parameter;
   }
-  views.source.gradient = bytes_of(accesses[state.size() + 1]);
+  views.source.gradient = streams_.span(accesses[state.size() + 1]);
   optim::StepScalars scalars;
   scalars.step = outcome.updates;
   scalars.learning_rate = outcome.learning_rate;
   scalars.gradient_scale = outcome.gradient_scale;
   scalars.weight_decay = context_.layout.flat(chunk.flat).decayed ? setup_.options.weight_decay : 0;
-  optimizer_.update(workers_, views, scalars);
+  streams_.run(accesses, optimizer_.step(views, scalars));
 }
 
 }  // namespace terrace::runtime

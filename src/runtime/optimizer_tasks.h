@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "optimizer_streams.h"
 #include "program.h"
 #include "terrace/optim/gradient_norm.h"
 #include "terrace/optim/loss_scaler.h"
@@ -47,7 +48,8 @@ class OptimizerTasks {
 
   RunContext context_;
   OptimizerSetup setup_;
-  Workers workers_;
+  OptimizerStreams streams_;
+  device::Buffer square_sums_;  ///< pinned, of one `kernels::SquareSums`
   optim::Optimizer optimizer_;
   optim::StepCounter counter_;
   optim::GradientNorm norm_;

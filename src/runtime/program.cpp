@@ -42,7 +42,8 @@ void Program::find_released() {
     // Only what the last task itself touches is guarded by waits for it.
     for (const Access& access : schedule_.accesses_of(schedule_.tasks[last])) {
       if (access.region != life.region) continue;
-      released_[last].push_back(context_.memory.host(access.region, access.offset, access.bytes));
+      released_[last].push_back(
+          context_.memory.span(access.region, access.offset, access.bytes).on_host());
     }
   }
 }

@@ -9,7 +9,6 @@ using memory::Tier;
 
 RunMemory::RunMemory(device::Device& device, const memory::MemoryPlan& plan)
     : plan_(plan),
-      device_is_host_(device.memory_is_host()),
       device_(device.allocate(plan.bytes(Tier::device), "the device tier")),
       host_(device.allocate_pinned(plan.bytes(Tier::host), "the host tier")) {}
 
@@ -20,15 +19,23 @@ device::Pointer RunMemory::device(memory::RegionId id, std::uint64_t offset) con
   return device_.pointer() + (region.offset + offset);
 }
 
+device::Span<std::byte> RunMemory::span(memory::RegionId id, std::uint64_t offset,
+                                        std::uint64_t bytes) const {
+  const Region& region = plan_.region(id);
+  if (region.tier != Tier::device) return device::Span(host(id, offset, bytes));
+  require(offset + bytes <= region.bytes, ErrorKind::internal, "a view leaves region \"{}\"",
+          region.purpose);
+  return {device(id, offset), bytes};
+}
+
 std::span<std::byte> RunMemory::host(memory::RegionId id, std::uint64_t offset,
                                      std::uint64_t bytes) const {
   const Region& region = plan_.region(id);
   require(offset + bytes <= region.bytes, ErrorKind::internal, "a view leaves region \"{}\"",
           region.purpose);
-  if (region.tier == Tier::host) return host_.host().subspan(region.offset + offset, bytes);
-  require(region.tier == Tier::device && device_is_host_, ErrorKind::internal,
+  require(region.tier == Tier::host, ErrorKind::internal,
           "region \"{}\" cannot be touched by the host", region.purpose);
-  return {(device_.pointer() + (region.offset + offset)).raw(), bytes};
+  return host_.host().subspan(region.offset + offset, bytes);
 }
 
 std::span<std::byte> RunMemory::host(memory::RegionId id) const {

@@ -7,7 +7,6 @@
 #include "terrace/checkpoint/held_values.h"
 #include "terrace/core/error.h"
 #include "terrace/core/units.h"
-#include "terrace/kernels/split_master.h"
 
 namespace terrace::runtime {
 namespace {
@@ -21,13 +20,16 @@ std::unordered_map<std::string, int> index_names(const model::Model& model) {
 }
 
 template <class T>
-std::span<T> as(std::span<std::byte> bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+device::Pointer at(std::span<T> host) {
+  return device::Span(host).data();
 }
-template <class T>
-std::span<const T> as_const(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+
+io::PageId page_of(const plan::Place& place) {
+  return io::PageId(static_cast<std::uint64_t>(place.region.value));
 }
+
+/// What the disk moves of the transfer memory, whose parts are made of whole blocks.
+std::size_t whole_blocks(std::size_t bytes) { return round_up(bytes, io::PageStore::kAlignment); }
 
 /// Tells how many bytes of masters are done, chunk by chunk.
 class ChunkMeter {
@@ -54,11 +56,9 @@ class ChunkMeter {
 
 }  // namespace
 
-StateTransfer::StateTransfer(const RunContext& context, const optim::StateFormat& format,
-                             Workers& workers)
+StateTransfer::StateTransfer(const RunContext& context, const optim::StateFormat& format)
     : context_(context),
       format_(format),
-      workers_(workers),
       stream_(context.device.make_stream("transfer")),
       parameter_by_name_(index_names(context.model)),
       cached_(static_cast<std::size_t>(context.plan.transfer_pages), -1) {
@@ -74,41 +74,52 @@ std::span<std::byte> StateTransfer::part(std::size_t index, std::uint64_t bytes)
 }
 
 std::span<float> StateTransfer::floats(std::int64_t count) const {
-  return as<float>(part(parameter_part() + 1, static_cast<std::uint64_t>(count) * sizeof(float)));
+  const auto elements = static_cast<std::size_t>(count);
+  return {reinterpret_cast<float*>(part(parameter_part() + 1, elements * sizeof(float)).data()),
+          elements};
 }
 
-std::uint64_t StateTransfer::page_bytes(const plan::Place& place) const {
-  return context_.plan.memory.region(place.region).bytes;
-}
-
-void StateTransfer::fetch_page(const plan::Place& place, std::span<std::byte> target) {
-  channel_->read(io::PageId(static_cast<std::uint64_t>(place.region.value)), target, 0);
+void StateTransfer::fetch(const plan::Place& place, std::span<std::byte> target) {
+  if (tier_of(place) == memory::Tier::device) {
+    stream_->copy_to_host(target, context_.memory.device(place.region, place.offset));
+    return stream_->synchronize();
+  }
+  channel_->read(page_of(place), {target.data(), whole_blocks(target.size())}, 0);
   std::array<std::uint64_t, 1> done{};
   while (channel_->in_flight() > 0) (void)channel_->wait(done);
 }
 
-void StateTransfer::store_page(const plan::Place& place, std::span<const std::byte> source) {
-  channel_->write(io::PageId(static_cast<std::uint64_t>(place.region.value)), source, 0);
-  std::array<std::uint64_t, 1> done{};
-  while (channel_->in_flight() > 0) (void)channel_->wait(done);
+void StateTransfer::store(const plan::Place& place, std::span<const std::byte> source) {
+  const memory::Tier tier = tier_of(place);
+  if (tier == memory::Tier::device) {
+    stream_->copy_to_device(context_.memory.device(place.region, place.offset), source);
+    stream_->synchronize();
+  } else if (tier == memory::Tier::disk) {
+    channel_->write(page_of(place), {source.data(), whole_blocks(source.size())}, 0);
+    std::array<std::uint64_t, 1> done{};
+    while (channel_->in_flight() > 0) (void)channel_->wait(done);
+  }
+}
+
+std::span<std::byte> StateTransfer::host_bytes(const plan::Place& place, std::size_t index,
+                                               std::uint64_t bytes, int chunk, bool fetch) {
+  if (tier_of(place) == memory::Tier::host) {
+    return context_.memory.host(place.region, place.offset, bytes);
+  }
+  if (fetch && cached_[index] != chunk) {
+    this->fetch(place, part(index, bytes));
+    cached_[index] = chunk;
+  }
+  return part(index, bytes);
 }
 
 std::span<std::byte> StateTransfer::state_bytes(int chunk, std::size_t kind, bool fetch) {
   const plan::Place& place = context_.plan.state[static_cast<std::size_t>(chunk)][kind];
-  const std::uint64_t bytes = page_bytes(place);
-  if (context_.plan.memory.region(place.region).tier != memory::Tier::disk) {
-    return context_.memory.host(place.region, place.offset, bytes);
-  }
-  if (fetch && cached_[kind] != chunk) {
-    fetch_page(place, part(kind, round_up(bytes, io::PageStore::kAlignment)));
-    cached_[kind] = chunk;
-  }
-  return part(kind, bytes);
+  return host_bytes(place, kind, context_.plan.memory.region(place.region).bytes, chunk, fetch);
 }
 
 std::span<std::byte> StateTransfer::parameter_bytes(int chunk, bool fetch) {
   const auto index = static_cast<std::size_t>(chunk);
-  const plan::Place& place = context_.plan.parameter[index];
   const plan::Chunk& range = context_.plan.chunks[index];
   const std::uint64_t element_bytes = size_of(context_.model.compute_dtype());
   const std::uint64_t bytes = static_cast<std::uint64_t>(range.range.count) * element_bytes;
@@ -117,19 +128,7 @@ std::span<std::byte> StateTransfer::parameter_bytes(int chunk, bool fetch) {
     return context_.memory.host(copy, static_cast<std::uint64_t>(range.range.first) * element_bytes,
                                 bytes);
   }
-  const memory::Tier tier = context_.plan.memory.region(place.region).tier;
-  if (tier == memory::Tier::host) return context_.memory.host(place.region, place.offset, bytes);
-  if (fetch && cached_[parameter_part()] != chunk) {
-    if (tier == memory::Tier::disk) {
-      fetch_page(place, part(parameter_part(), round_up(bytes, io::PageStore::kAlignment)));
-    } else {
-      stream_->copy_to_host(part(parameter_part(), bytes),
-                            context_.memory.device(place.region, place.offset));
-      stream_->synchronize();
-    }
-    cached_[parameter_part()] = chunk;
-  }
-  return part(parameter_part(), bytes);
+  return host_bytes(context_.plan.parameter[index], parameter_part(), bytes, chunk, fetch);
 }
 
 void StateTransfer::read_chunk_values(checkpoint::StateSource& source, StateKind kind,
@@ -149,29 +148,21 @@ void StateTransfer::read_chunk_values(checkpoint::StateSource& source, StateKind
 void StateTransfer::encode(std::size_t kind, std::span<const float> values,
                            std::span<std::byte> state, std::span<std::byte> parameter) {
   const bool master = context_.plan.request.state[kind].kind == StateKind::master;
+  const std::int64_t count = std::ssize(values);
   if (master && format_.master == optim::MasterFormat::split) {
-    return kernels::split_master(workers_, values, as<Bf16>(parameter), as<std::uint16_t>(state));
+    return run(kernels::SplitMasterArgs{count, at(values), at(parameter), at(state)});
   }
-  if (master) {
-    kernels::narrow_master(workers_, values, context_.model.compute_dtype(), parameter);
-  }
+  if (master) narrow(values, parameter);
   if (master || format_.moments == DType::f32) {
     std::memcpy(state.data(), values.data(), values.size_bytes());
     return;
   }
-  std::ranges::transform(values, as<Bf16>(state).begin(), to_bf16);
+  run(kernels::ConvertArgs{count, {at(values), DType::f32}, {at(state), DType::bf16}});
 }
 
-void StateTransfer::place_parameter(int chunk, std::span<const std::byte> source) {
-  const plan::Place& place = context_.plan.parameter[static_cast<std::size_t>(chunk)];
-  const memory::Tier tier = context_.plan.memory.region(place.region).tier;
-  if (tier == memory::Tier::disk) {
-    const std::uint64_t bytes = round_up(source.size(), io::PageStore::kAlignment);
-    store_page(place, {source.data(), bytes});  // from the transfer memory, which has whole blocks
-  } else if (tier == memory::Tier::device) {
-    stream_->copy_to_device(context_.memory.device(place.region, place.offset), source);
-    stream_->synchronize();
-  }
+void StateTransfer::narrow(std::span<const float> values, std::span<std::byte> parameter) {
+  run(kernels::NarrowMasterArgs{
+      std::ssize(values), at(values), {at(parameter), context_.model.compute_dtype()}});
 }
 
 void StateTransfer::load(checkpoint::StateSource& source, bool moments,
@@ -185,7 +176,7 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
     const std::span<std::byte> parameter = parameter_bytes(chunk, false);
     if (plan.request.state.empty()) {  // a model that is not trained: parameters only
       read_chunk_values(source, StateKind::parameter, range, values);
-      kernels::narrow_master(workers_, values, context_.model.compute_dtype(), parameter);
+      narrow(values, parameter);
     }
     for (std::size_t kind = 0; kind < plan.request.state.size(); ++kind) {
       const StateKind state_kind = plan.request.state[kind].kind;
@@ -196,12 +187,9 @@ void StateTransfer::load(checkpoint::StateSource& source, bool moments,
       }
       const std::span<std::byte> state = state_bytes(chunk, kind, false);
       encode(kind, values, state, parameter);
-      const plan::Place& place = plan.state[static_cast<std::size_t>(chunk)][kind];
-      if (range.tier == memory::Tier::disk) {
-        store_page(place, part(kind, round_up(state.size(), io::PageStore::kAlignment)));
-      }
+      store(plan.state[static_cast<std::size_t>(chunk)][kind], state);
     }
-    place_parameter(chunk, parameter);
+    store(plan.parameter[static_cast<std::size_t>(chunk)], parameter);
     meter.add(range);
   }
 }
@@ -222,13 +210,13 @@ bool StateTransfer::load_parameters_from_store(const ProgressFunction& progress)
     // Through the transfer memory: a parameter on the device may be out of the host's reach.
     const std::span<std::byte> staged =
         part(parameter_part(), static_cast<std::uint64_t>(range.range.count) * element_bytes);
-    kernels::narrow_master(workers_, values, context_.model.compute_dtype(), staged);
+    narrow(values, staged);
     const plan::Place& place = plan.parameter[static_cast<std::size_t>(chunk)];
-    if (plan.memory.region(place.region).tier == memory::Tier::host) {
+    if (tier_of(place) == memory::Tier::host) {
       std::memcpy(context_.memory.host(place.region, place.offset, staged.size()).data(),
                   staged.data(), staged.size());
     } else {
-      place_parameter(chunk, staged);
+      store(place, staged);
     }
   }
   return all_held;
@@ -237,20 +225,22 @@ bool StateTransfer::load_parameters_from_store(const ProgressFunction& progress)
 void StateTransfer::decode(int chunk, std::size_t kind, std::int64_t first,
                            std::span<float> values) {
   const bool master = context_.plan.request.state[kind].kind == StateKind::master;
-  const std::span<const std::byte> state = state_bytes(chunk, kind, true);
-  const auto begin = static_cast<std::size_t>(first);
+  const std::span<std::byte> state = state_bytes(chunk, kind, true);
+  const auto from = [&](std::span<std::byte> bytes, std::uint64_t element_bytes) {
+    return at(bytes) + static_cast<std::uint64_t>(first) * element_bytes;
+  };
+  const std::int64_t count = std::ssize(values);
   if (master && format_.master == optim::MasterFormat::split) {
-    const std::span<const std::byte> parameter = parameter_bytes(chunk, true);
-    return kernels::join_master(workers_, as_const<Bf16>(parameter).subspan(begin, values.size()),
-                                as_const<std::uint16_t>(state).subspan(begin, values.size()),
-                                values);
+    const std::span<std::byte> parameter = parameter_bytes(chunk, true);
+    return run(kernels::JoinMasterArgs{count, from(parameter, sizeof(Bf16)),
+                                       from(state, sizeof(std::uint16_t)), at(values)});
   }
   if (master || format_.moments == DType::f32) {
-    std::memcpy(values.data(), as_const<float>(state).subspan(begin).data(), values.size_bytes());
+    std::memcpy(values.data(), from(state, sizeof(float)).raw(), values.size_bytes());
     return;
   }
-  std::ranges::transform(as_const<Bf16>(state).subspan(begin, values.size()), values.begin(),
-                         [](Bf16 value) { return to_float(value); });
+  run(kernels::ConvertArgs{
+      count, {from(state, sizeof(Bf16)), DType::bf16}, {at(values), DType::f32}});
 }
 
 void StateTransfer::read(StateKind kind, const std::string& tensor, std::int64_t first,

@@ -30,11 +30,15 @@ struct LoadedModel {
       : setup(std::move(setup_in)),
         plan(std::move(plan_in)),
         memory(*setup.machine.device, plan.memory),
-        workers(setup.machine.threads.threads),
-        context{
-            *setup.machine.device, *setup.machine.ops, *setup.model, *setup.layout, plan, memory},
+        context{*setup.machine.device,
+                *setup.machine.ops,
+                *setup.machine.optimizer_ops,
+                *setup.model,
+                *setup.layout,
+                plan,
+                memory},
         executor(context, {}, {}, [](const runtime::StepOutcome&) { return std::string(); }) {
-    runtime::StateTransfer transfer(context, {}, workers);
+    runtime::StateTransfer transfer(context, {});
     const auto weights = [&] {
       Activity verifying(watch, "verifying the weights' checksums");
       return open_weights(setup.source, *setup.model, log, verifying.progress());
@@ -49,7 +53,6 @@ struct LoadedModel {
   RunSetup setup;
   plan::Plan plan;
   runtime::RunMemory memory;
-  Workers workers;
   runtime::RunContext context;
   runtime::Executor executor;
 };

@@ -217,7 +217,6 @@ runtime::OptimizerSetup RunStart::optimizer_setup() const {
   result.max_grad_norm = settings.optimizer.max_grad_norm;
   result.skips_max = settings.optimizer.max_skipped_steps;
   result.seed = static_cast<std::uint64_t>(settings.numerics.seed);
-  result.threads = setup.machine.threads;
   return result;
 }
 

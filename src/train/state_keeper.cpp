@@ -20,7 +20,6 @@ StateKeeper::StateKeeper(RunStart& start, const TrainContext& context, Watch& wa
     : start_(start),
       context_(context),
       watch_(watch),
-      workers_(start.setup.machine.threads),
       done_(start.step()),
       last_saved_(start.beginning.last_saved) {}
 
@@ -48,7 +47,7 @@ void StateKeeper::allocate() {
                                      start_.chosen.plan.memory.bytes(memory::Tier::host)});
   const plan::Plan& plan = start_.chosen.plan;
   memory_ = std::make_unique<runtime::RunMemory>(*start_.setup.machine.device, plan.memory);
-  runtime::touch_first(plan, *memory_, workers_);
+  runtime::touch_first(run_context());
 }
 
 void StateKeeper::make_store() {
@@ -81,13 +80,14 @@ std::uint64_t StateKeeper::commit_state_bytes_max() const {
 }
 
 void StateKeeper::make_transfer() {
-  transfer_ = std::make_unique<runtime::StateTransfer>(run_context(),
-                                                       start_.settings.optimizer.state, workers_);
+  transfer_ =
+      std::make_unique<runtime::StateTransfer>(run_context(), start_.settings.optimizer.state);
 }
 
 runtime::RunContext StateKeeper::run_context() const {
   return {*start_.setup.machine.device,
           *start_.setup.machine.ops,
+          *start_.setup.machine.optimizer_ops,
           *start_.setup.model,
           *start_.setup.layout,
           start_.chosen.plan,
@@ -132,7 +132,8 @@ void StateKeeper::load_from_checkpoint() {
 
 void StateKeeper::load_from_model() {
   if (start_.setup.source.is_preset()) {
-    runtime::InitialState initial(*start_.setup.model, start_.identity.seed, workers_);
+    runtime::InitialState initial(*start_.setup.model, start_.identity.seed,
+                                  *start_.setup.machine.workers);
     return fill_state(initial, false, "drawing the weights");
   }
   fill_state(*start_.weights, false, "loading the weights");

@@ -7,7 +7,6 @@
 #include "run_start.h"
 #include "run_store.h"
 #include "terrace/core/error.h"
-#include "terrace/core/workers.h"
 #include "terrace/runtime/run_context.h"
 #include "terrace/runtime/state_transfer.h"
 
@@ -81,7 +80,6 @@ class StateKeeper {
   RunStart& start_;
   const TrainContext& context_;
   Watch& watch_;
-  Workers workers_;
   std::unique_ptr<runtime::RunMemory> memory_;
   std::unique_ptr<RunStore> store_;
   std::unique_ptr<runtime::StateTransfer> transfer_;

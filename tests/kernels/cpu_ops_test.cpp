@@ -1,5 +1,7 @@
 #include "kernels/cpu_ops.h"
 
+#include <gmock/gmock.h>
+
 #include <iostream>
 
 #include "terrace/device/opaque.h"

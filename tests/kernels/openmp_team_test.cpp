@@ -8,6 +8,7 @@
 
 #include "kernels/cpu_ops.h"
 #include "terrace/core/error.h"
+#include "terrace/device/inline_stream.h"
 
 // What a host program, or the environment that it is started in, may have set of OpenMP.
 
@@ -15,20 +16,6 @@ namespace terrace::kernels {
 namespace {
 
 using ::testing::ExitedWithCode;
-
-/// A stream that runs each task at once on the thread that enqueues it, as a host program may bring
-/// one: there the caller's settings of OpenMP are those of the products.
-class InlineStream final : public device::Stream {
- public:
-  void enqueue(device::Task task) override { task(); }
-  void copy_to_device(device::Pointer, std::span<const std::byte>) override {}
-  void copy_to_host(std::span<std::byte>, device::Pointer) override {}
-  void copy_on_device(device::Pointer, device::Pointer, std::size_t) override {}
-  void clear(device::Pointer, std::size_t) override {}
-  void record(device::Event&, std::uint64_t) override {}
-  void wait(device::Event&, std::uint64_t) override {}
-  void synchronize() override {}
-};
 
 constexpr std::int64_t kRows = 256;
 constexpr std::int64_t kColumns = 384;
@@ -70,7 +57,8 @@ class ProductOfOnes {
 
 TEST(OpenMpTeam, what_the_caller_has_set_leaves_no_part_undone_and_stays) {
   const Machine machine = cpu_machine();
-  InlineStream stream;
+  // There the caller's settings of OpenMP are those of the products.
+  const auto stream = device::make_inline_stream();
   const int threads = omp_get_max_threads();
   const int levels = omp_get_max_active_levels();
   const std::function<void()> settings[] = {[] { omp_set_dynamic(1); },
@@ -79,7 +67,7 @@ TEST(OpenMpTeam, what_the_caller_has_set_leaves_no_part_undone_and_stays) {
   for (const auto& set : settings) {
     set();
     ProductOfOnes product(machine);
-    product.run(stream);
+    product.run(*stream);
     EXPECT_TRUE(product.is_whole());
   }
   EXPECT_EQ(omp_get_dynamic(), 1);
@@ -101,9 +89,9 @@ TEST(OpenMpTeam, a_product_begun_in_a_region_of_the_caller_is_whole_on_a_stream_
       ProductOfOnes product(machine);
       product.run(machine.stream());
       whole = product.is_whole();
-      InlineStream stream;
+      const auto stream = device::make_inline_stream();
       try {
-        product.run(stream);
+        product.run(*stream);
       } catch (const Error& error) {
         refusal = error.what();
       }

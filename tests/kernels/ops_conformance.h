@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device_bytes.h"
 #include "terrace/device/device.h"
 #include "terrace/kernels/ops.h"
 
@@ -61,44 +62,25 @@ inline std::string bits_of(const Values& values, DType dtype) {
   return bits;
 }
 
-/// Device memory of one dtype with `shift` bytes before it, so that alignment can be varied. Read
-/// and written through a stream, which has nothing else to do then.
+/// Device memory of one dtype.
 class Tensor {
  public:
   Tensor(device::Device& device, device::Stream& stream, DType dtype, std::int64_t count,
          std::size_t shift = 0)
-      : stream_(stream),
-        dtype_(dtype),
-        bytes_(static_cast<std::size_t>(count) * size_of(dtype)),
-        shift_(shift),
-        buffer_(device.allocate(bytes_ + shift + 64, "a test's tensor")) {
-    write_bits(std::string(bytes_, '\xff'));  // what is not written stays NaN
-  }
+      : dtype_(dtype),
+        memory_(device, stream, static_cast<std::size_t>(count) * size_of(dtype), shift) {}
 
-  [[nodiscard]] device::Pointer pointer() const { return buffer_.pointer() + shift_; }
+  [[nodiscard]] device::Pointer pointer() const { return memory_.pointer(); }
   [[nodiscard]] View view() const { return {pointer(), dtype_}; }
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
-
-  [[nodiscard]] std::string bits() const {
-    std::string bits(bytes_, '\0');
-    stream_.copy_to_host(std::as_writable_bytes(std::span(bits)), pointer());
-    stream_.synchronize();
-    return bits;
-  }
-  void write_bits(const std::string& bits) const {
-    ASSERT_EQ(bits.size(), bytes_);
-    stream_.copy_to_device(pointer(), std::as_bytes(std::span(bits)));
-    stream_.synchronize();
-  }
+  [[nodiscard]] std::size_t bytes() const { return memory_.bytes(); }
+  [[nodiscard]] std::string bits() const { return memory_.bits(); }
+  void write_bits(const std::string& bits) const { memory_.write_bits(bits); }
   [[nodiscard]] Values read() const { return values_of(bits(), dtype_); }
   void write(const Values& values) const { write_bits(bits_of(values, dtype_)); }
 
  private:
-  device::Stream& stream_;
   DType dtype_;
-  std::size_t bytes_;
-  std::size_t shift_;
-  device::Buffer buffer_;
+  DeviceBytes memory_;
 };
 
 /// How one table of operations is made.

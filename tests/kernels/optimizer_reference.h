@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -87,7 +89,7 @@ inline void apply(UpdateRule rule, const Coefficients& c, float gradient, Elemen
   }
 }
 
-/// The step on the whole of `chunk`.
+/// The step on the whole of `chunk`, which is in host memory.
 inline void step(UpdateRule rule, StateLayout layout, const ChunkViews& chunk,
                  const Coefficients& c) {
   const bool split = layout.master == MasterFormat::split;
@@ -95,81 +97,106 @@ inline void step(UpdateRule rule, StateLayout layout, const ChunkViews& chunk,
     const ChunkSource& from = chunk.source;
     const ChunkTarget& to = chunk.target;
     Element x{};
-    x.p = split ? join_float({get<Bf16>(from.parameter, i), get<std::uint16_t>(from.master, i)})
-                : get<float>(from.master, i);
-    if (uses_exp_avg(rule)) x.m = get_float(from.exp_avg, layout.moments, i);
-    if (uses_exp_avg_sq(rule)) x.v = get_float(from.exp_avg_sq, layout.moments, i);
-    apply(rule, c, get_float(from.gradient, layout.gradient, i), x);
-    if (split) put(to.master, i, split_float(x.p).remainder);
-    if (!split) put(to.master, i, x.p);
+    x.p = split ? join_float({get<Bf16>(from.parameter.on_host(), i),
+                              get<std::uint16_t>(from.master.on_host(), i)})
+                : get<float>(from.master.on_host(), i);
+    if (uses_exp_avg(rule)) x.m = get_float(from.exp_avg.on_host(), layout.moments, i);
+    if (uses_exp_avg_sq(rule)) x.v = get_float(from.exp_avg_sq.on_host(), layout.moments, i);
+    apply(rule, c, get_float(from.gradient.on_host(), layout.gradient, i), x);
+    if (split) put(to.master.on_host(), i, split_float(x.p).remainder);
+    if (!split) put(to.master.on_host(), i, x.p);
     if (!to.parameter.empty()) {
-      if (layout.parameter == DType::bf16) put(to.parameter, i, to_parameter_bf16(x.p));
-      if (layout.parameter == DType::f16) put(to.parameter, i, to_f16(x.p));
-      if (layout.parameter == DType::f32) put(to.parameter, i, x.p);
+      if (layout.parameter == DType::bf16) put(to.parameter.on_host(), i, to_parameter_bf16(x.p));
+      if (layout.parameter == DType::f16) put(to.parameter.on_host(), i, to_f16(x.p));
+      if (layout.parameter == DType::f32) put(to.parameter.on_host(), i, x.p);
     }
     const bool narrow = layout.moments == DType::bf16;
     const std::uint32_t word =
         narrow ? rounding_word(c.seed, c.step, static_cast<std::uint64_t>(chunk.first_index) + i)
                : 0;
     if (uses_exp_avg(rule)) {
-      narrow ? put(to.exp_avg, i, round_stochastically(x.m, word & 0xffffU))
-             : put(to.exp_avg, i, x.m);
+      narrow ? put(to.exp_avg.on_host(), i, round_stochastically(x.m, word & 0xffffU))
+             : put(to.exp_avg.on_host(), i, x.m);
     }
     if (uses_exp_avg_sq(rule)) {
-      narrow ? put(to.exp_avg_sq, i, round_stochastically(x.v, word >> 16))
-             : put(to.exp_avg_sq, i, x.v);
+      narrow ? put(to.exp_avg_sq.on_host(), i, round_stochastically(x.v, word >> 16))
+             : put(to.exp_avg_sq.on_host(), i, x.v);
     }
   }
 }
 
-/// A range of parameters with its own memory. Each array starts `misalignment` elements after an
-/// allocation's start.
+/// A range of parameters: the arrays of its state kinds, one behind the other in host memory. Each
+/// array starts `misalignment` elements after a multiple of 64 bytes. `base` is where those bytes
+/// are: in host memory or in a copy on a device.
 class State {
  public:
   State(UpdateRule rule, StateLayout layout, std::size_t count, std::size_t misalignment = 0)
-      : count_(count),
-        master_(layout.master == MasterFormat::split ? 2 : 4, count, misalignment),
-        exp_avg_(uses_exp_avg(rule) ? size_of(layout.moments) : 0, count, misalignment),
-        exp_avg_sq_(uses_exp_avg_sq(rule) ? size_of(layout.moments) : 0, count, misalignment),
-        parameter_(size_of(layout.parameter), count, misalignment) {}
-
-  [[nodiscard]] ChunkSource source(std::size_t begin, std::size_t size,
-                                   std::span<const std::byte> gradient, bool split) const {
-    return {master_.part(begin, size), exp_avg_.part(begin, size), exp_avg_sq_.part(begin, size),
-            split ? parameter_.part(begin, size) : std::span<const std::byte>(), gradient};
+      : count_(count) {
+    add(size_of(layout.master), misalignment);
+    add(uses_exp_avg(rule) ? size_of(layout.moments) : 0, misalignment);
+    add(uses_exp_avg_sq(rule) ? size_of(layout.moments) : 0, misalignment);
+    add(size_of(layout.parameter), misalignment);
   }
-  [[nodiscard]] ChunkTarget target(std::size_t begin, std::size_t size, bool with_parameter) {
-    return {master_.part(begin, size), exp_avg_.part(begin, size), exp_avg_sq_.part(begin, size),
-            with_parameter ? parameter_.part(begin, size) : std::span<std::byte>()};
+  /// The same values in arrays that start elsewhere.
+  [[nodiscard]] State moved(UpdateRule rule, StateLayout layout, std::size_t misalignment) const {
+    State copy(rule, layout, count_, misalignment);
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      std::ranges::copy(array(i), copy.bytes_.begin() + copy.begin_of(i));
+    }
+    return copy;
   }
-  [[nodiscard]] ChunkTarget all() { return target(0, count_, true); }
 
-  friend bool operator==(const State&, const State&) = default;
+  [[nodiscard]] std::span<std::byte> bytes() { return bytes_; }
+  [[nodiscard]] device::Pointer base() { return device::Pointer(bytes_.data()); }
+
+  [[nodiscard]] ChunkSource source(device::Pointer base, std::size_t begin, std::size_t size,
+                                   device::Span<const std::byte> gradient, bool split) const {
+    const ChunkTarget at = target(base, begin, size);
+    return {at.master, at.exp_avg, at.exp_avg_sq, split ? at.parameter : device::Span<std::byte>(),
+            gradient};
+  }
+  [[nodiscard]] ChunkTarget target(device::Pointer base, std::size_t begin,
+                                   std::size_t size) const {
+    const auto part = [&](std::size_t i) {
+      return device::Span<std::byte>(base + (arrays_[i].begin + begin * arrays_[i].element),
+                                     size * arrays_[i].element);
+    };
+    return {part(0), part(1), part(2), part(3)};
+  }
+  /// All of it in host memory.
+  [[nodiscard]] ChunkTarget all() { return target(base(), 0, count_); }
+
+  friend bool operator==(const State& a, const State& b) {
+    for (std::size_t i = 0; i < a.arrays_.size(); ++i) {
+      const std::span<const std::byte> x = a.array(i), y = b.array(i);
+      // By memcmp: std::equal takes bytes one by one, most of a sanitizer's time.
+      if (x.size() != y.size() || std::memcmp(x.data(), y.data(), x.size()) != 0) return false;
+    }
+    return true;
+  }
 
  private:
   struct Array {
-    Array(std::size_t element_size, std::size_t count, std::size_t skipped)
-        : size(element_size), offset(skipped * element_size), bytes((count + skipped) * size) {}
-    [[nodiscard]] std::span<const std::byte> part(std::size_t begin, std::size_t n) const {
-      return std::span(bytes).subspan(offset + begin * size, n * size);
-    }
-    [[nodiscard]] std::span<std::byte> part(std::size_t begin, std::size_t n) {
-      return std::span(bytes).subspan(offset + begin * size, n * size);
-    }
-    /// By memcmp: std::equal takes bytes one by one, most of a sanitizer's time for a large state.
-    friend bool operator==(const Array& a, const Array& b) {
-      const std::size_t n = a.bytes.size() - a.offset;
-      if (n != b.bytes.size() - b.offset) return false;
-      return n == 0 ||  // and their pointers null
-             std::memcmp(a.bytes.data() + a.offset, b.bytes.data() + b.offset, n) == 0;
-    }
-    std::size_t size;
-    std::size_t offset;
-    Bytes bytes;
+    std::size_t element = 0;  // bytes
+    std::size_t begin = 0;
   };
 
+  void add(std::size_t element, std::size_t misalignment) {
+    const std::size_t begin = (bytes_.size() + 63) / 64 * 64 + misalignment * element;
+    arrays_[added_++] = {element, begin};
+    bytes_.resize(begin + count_ * element);
+  }
+  [[nodiscard]] std::ptrdiff_t begin_of(std::size_t i) const {
+    return static_cast<std::ptrdiff_t>(arrays_[i].begin);
+  }
+  [[nodiscard]] std::span<const std::byte> array(std::size_t i) const {
+    return std::span(bytes_).subspan(arrays_[i].begin, count_ * arrays_[i].element);
+  }
+
   std::size_t count_;
-  Array master_, exp_avg_, exp_avg_sq_, parameter_;
+  std::array<Array, 4> arrays_;  // master, exp_avg, exp_avg_sq, parameter
+  std::size_t added_ = 0;
+  Bytes bytes_;
 };
 
 /// A number of either sign whose magnitude is spread evenly over the powers of two from
@@ -204,15 +231,15 @@ inline void fill(State& state, std::mt19937& random, UpdateRule rule, StateLayou
   for (std::size_t i = 0; i < count; ++i) {
     const float p = random_float(random, -12, 4);
     if (layout.master == MasterFormat::split) {
-      put(all.master, i, split_float(p).remainder);
-      put(all.parameter, i, split_float(p).parameter);
+      put(all.master.on_host(), i, split_float(p).remainder);
+      put(all.parameter.on_host(), i, split_float(p).parameter);
     } else {
-      put(all.master, i, p);
+      put(all.master.on_host(), i, p);
     }
     const float m = random_float(random, -24, 4);
     const float v = std::abs(random_float(random, -48, 8));
-    if (uses_exp_avg(rule)) put_float(all.exp_avg, layout.moments, i, m);
-    if (uses_exp_avg_sq(rule)) put_float(all.exp_avg_sq, layout.moments, i, v);
+    if (uses_exp_avg(rule)) put_float(all.exp_avg.on_host(), layout.moments, i, m);
+    if (uses_exp_avg_sq(rule)) put_float(all.exp_avg_sq.on_host(), layout.moments, i, v);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "terrace/device/inline_stream.h"
+#include "terrace/kernels/cpu.h"
 #include "terrace/optim/optimizer.h"
 
 namespace terrace::optim {
@@ -91,7 +93,7 @@ class PlainState {
 
   void update(Workers& workers, std::span<const float> gradient, const StepScalars& scalars) {
     const auto writable = [](std::vector<float>& v) {
-      return std::as_writable_bytes(std::span(v));
+      return device::Span(std::as_writable_bytes(std::span(v)));
     };
     ChunkViews chunk;
     chunk.count = static_cast<std::int64_t>(master_.size());
@@ -100,8 +102,9 @@ class PlainState {
                     chunk.target.exp_avg,
                     chunk.target.exp_avg_sq,
                     {},
-                    std::as_bytes(gradient)};
-    optimizer_.update(workers, chunk, scalars);
+                    device::Span(std::as_bytes(gradient))};
+    kernels::make_cpu_optimizer_ops(workers)->run(*device::make_inline_stream(),
+                                                  optimizer_.step(chunk, scalars));
   }
 
   [[nodiscard]] const std::vector<float>& master() const { return master_; }

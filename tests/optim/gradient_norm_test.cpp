@@ -9,6 +9,9 @@
 #include <random>
 #include <vector>
 
+#include "terrace/device/inline_stream.h"
+#include "terrace/kernels/cpu.h"
+
 namespace terrace::optim {
 namespace {
 
@@ -21,10 +24,20 @@ std::vector<float> random_values(std::size_t count) {
   return values;
 }
 
+kernels::SquareSums sums_of(Workers& workers, std::span<const std::byte> values, DType dtype) {
+  kernels::SquareSums sums;
+  kernels::make_cpu_optimizer_ops(workers)->run(
+      *device::make_inline_stream(),
+      kernels::SumSquaresArgs{static_cast<std::int64_t>(values.size() / size_of(dtype)),
+                              {device::Span(values).data(), dtype},
+                              device::Pointer(&sums)});
+  return sums;
+}
+
 double norm_of(const std::vector<float>& values) {
   Workers workers(1);
   GradientNorm norm;
-  norm.add(workers, std::as_bytes(std::span(values)), DType::f32);
+  norm.add(sums_of(workers, std::as_bytes(std::span(values)), DType::f32));
   return norm.norm();
 }
 
@@ -54,7 +67,8 @@ TEST(GradientNorm, does_not_depend_on_threads_cuts_order_or_ranks) {
     std::vector<GradientNorm> ranks(3);
     for (const std::size_t piece : order) {
       const std::size_t end = piece + 1 < cuts.size() ? cuts[piece + 1] : bytes.size();
-      ranks[piece % 3].add(workers, bytes.subspan(cuts[piece], end - cuts[piece]), DType::f32);
+      ranks[piece % 3].add(
+          sums_of(workers, bytes.subspan(cuts[piece], end - cuts[piece]), DType::f32));
     }
     GradientNorm::Wire reduced{};
     for (const GradientNorm& rank : ranks) {
@@ -83,18 +97,19 @@ TEST(GradientNorm, counts_and_places_values_that_are_not_finite) {
   values[31'234] = Bf16{0xffc1};  // NaN
   values[31'235] = Bf16{0x7f7f};  // the largest number
   GradientNorm norm;
-  norm.add(workers, std::as_bytes(std::span(values).first(12'800)), DType::bf16);
+  norm.add(sums_of(workers, std::as_bytes(std::span(values).first(12'800)), DType::bf16));
   EXPECT_EQ(norm.nonfinite(), 0);
   EXPECT_EQ(norm.norm(), std::sqrt(4.0 * 12'800));
-  const NonFinite found =
-      norm.add(workers, std::as_bytes(std::span(values).subspan(12'800)), DType::bf16);
-  EXPECT_EQ(found.count, 2);
+  const kernels::SquareSums found =
+      sums_of(workers, std::as_bytes(std::span(values).subspan(12'800)), DType::bf16);
+  norm.add(found);
+  EXPECT_EQ(found.nonfinite, 2);
   EXPECT_EQ(found.first, 31'234 - 12'800);
   EXPECT_EQ(norm.nonfinite(), 2);
   EXPECT_TRUE(std::isnan(norm.norm()));
   EXPECT_EQ(GradientNorm::from_wire(norm.wire()).nonfinite(), 2);
   const std::vector<F16> halves = {F16{0x7bff}, F16{0xfc00}, F16{0x7c01}};
-  EXPECT_EQ(norm.add(workers, std::as_bytes(std::span(halves)), DType::f16).count, 2);
+  EXPECT_EQ(sums_of(workers, std::as_bytes(std::span(halves)), DType::f16).nonfinite, 2);
 }
 
 TEST(GradientNorm, clip_factor_is_pytorchs) {

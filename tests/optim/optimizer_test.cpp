@@ -67,10 +67,13 @@ TEST(Optimizer, out_of_place_leaves_the_source_as_it_was) {
   std::vector<float> m(kCount, 0.25F), v(kCount, 0.125F), new_m(kCount), new_v(kCount);
   ChunkViews chunk;
   chunk.count = kCount;
-  const auto bytes = [](auto& values) { return std::as_writable_bytes(std::span(values)); };
+  const auto bytes = [](auto& values) {
+    return device::Span(std::as_writable_bytes(std::span(values)));
+  };
   chunk.source = {bytes(remainder), bytes(m), bytes(v), bytes(parameter), bytes(gradient)};
   chunk.target = {bytes(new_remainder), bytes(new_m), bytes(new_v), bytes(new_parameter)};
-  optimizer.update(workers, chunk, {1, 1e-3, 1, 0});
+  kernels::make_cpu_optimizer_ops(workers)->run(*device::make_inline_stream(),
+                                                optimizer.step(chunk, {1, 1e-3, 1, 0}));
   EXPECT_THAT(remainder, ::testing::Each(77));
   EXPECT_THAT(parameter, ::testing::Each(to_bf16(1)));
   EXPECT_THAT(m, ::testing::Each(0.25F));

@@ -74,24 +74,28 @@ TEST_F(FirstTouch, touches_every_page_of_what_updates_use_and_nothing_without_no
     request.chunk_elements = 1 << 17;
     const plan::Plan plan = plan::make_plan(model, layout, request);
     const auto device = device::make_host_device();
-    const RunMemory memory(*device, plan.memory);
+    RunMemory memory(*device, plan.memory);
     const auto pages = [&] {
       std::vector<bool> all;
       for (const plan::Task& task : plan.training.tasks) {
         if (task.kind != plan::TaskKind::update) continue;
         for (const plan::Access& access : plan.training.accesses_of(task)) {
           const auto found =
-              resident_pages(memory.host(access.region, access.offset, access.bytes));
+              resident_pages(memory.span(access.region, access.offset, access.bytes).on_host());
           all.insert(all.end(), found.begin(), found.end());
         }
       }
       return all;
     };
+    const auto touch = [&](Workers& workers) {
+      const auto optimizer_ops = kernels::make_cpu_optimizer_ops(workers);
+      touch_first({*device, *ops, *optimizer_ops, model, layout, plan, memory});
+    };
     Workers on_one_node(2);
-    touch_first(plan, memory, on_one_node);
+    touch(on_one_node);
     EXPECT_EQ(std::ranges::count(pages(), true), 0) << name_of(tier);
     Workers on_two_nodes(ThreadCount{2, "a test", {{{0, {}}, 1}, {{1, {}}, 1}}});
-    touch_first(plan, memory, on_two_nodes);
+    touch(on_two_nodes);
     EXPECT_EQ(std::ranges::count(pages(), false), 0) << name_of(tier);
   }
 }

@@ -13,6 +13,7 @@
 #include "terrace/io/memory_disk.h"
 #include "terrace/kernels/cpu.h"
 #include "terrace/runtime/executor.h"
+#include "terrace/runtime/first_touch.h"
 #include "terrace/runtime/state_transfer.h"
 #include "train/training.h"
 
@@ -42,18 +43,27 @@ inline plan::PlanRequest small_request() {
   return request;
 }
 
+/// What a rig trains.
+struct RigModel {
+  model::Config config = small_llama(true);
+  DType dtype = DType::f32;
+  optim::StateFormat format;
+  double max_grad_norm = 0;
+  ThreadCount threads;  ///< the optimizer's
+};
+
 /// A model and all that runs its steps, on one thread of compute.
 class Rig {
  public:
   /// `skipped_step`: the one whose gradients are not finite; 0: none.
-  explicit Rig(const plan::PlanRequest& request, std::int64_t skipped_step = 0)
+  explicit Rig(const plan::PlanRequest& request, std::int64_t skipped_step = 0,
+               const RigModel& trained = {})
       : skipped_step_(skipped_step),
+        trained_(trained),
         log_([](LogLevel, std::string_view) {}),
         ops_(kernels::make_cpu_ops({})),
-        // A tied weight would make the infinite token's logits infinite in every step.
-        model_(small_llama(skipped_step == 0), DType::f32, *ops_),
+        model_(config_of(trained, skipped_step), trained.dtype, *ops_),
         layout_(shard::shape_of(model_), 1),
-        workers_(1),
         plan_(plan::make_plan(model_, layout_, request)) {}
 
   [[nodiscard]] plan::Plan& plan() { return plan_; }
@@ -63,8 +73,10 @@ class Rig {
                               const std::shared_ptr<io::MemoryDisk>& disk, std::int64_t steps) {
     RunMemory memory(*device, plan_.memory);
     const std::unique_ptr<io::PageStore> store = make_store(disk);
-    const RunContext context{*device, *ops_, model_, layout_, plan_, memory, store.get()};
-    StateTransfer transfer(context, {}, workers_);
+    const RunContext context{*device, *ops_, *optimizer_ops_, model_,
+                             layout_, plan_, memory,          store.get()};
+    touch_first(context);
+    StateTransfer transfer(context, trained_.format);
     InitialState initial(model_, 7, workers_);
     WithInfiniteToken infinite(initial, model_.config().hidden_size);
     if (skipped_step_ > 0) {
@@ -75,7 +87,8 @@ class Rig {
     if (loaded_) loaded_(*disk);
     OptimizerSetup setup;
     setup.schedule = config::learning_rate_schedule({}, 100, 1e-2);
-    setup.max_grad_norm = 0;
+    setup.format = trained_.format;
+    setup.max_grad_norm = trained_.max_grad_norm;
     Executor executor(context, {.overwrite_released = true}, setup,
                       [](const StepOutcome&) { return std::string("state"); });
     std::vector<StepResult> results;
@@ -100,6 +113,8 @@ class Rig {
     if (before_step_) before_step_(steps + 1);
     fill(executor.host_batch(0), 0, 0);
     results.push_back({executor.evaluate(), 0});  // sees the last step's parameters
+    transfer.forget();
+    if (finished_) finished_(transfer, model_);
     return results;
   }
   std::vector<StepResult> run_seeded(std::uint64_t seed, std::int64_t steps = 3) {
@@ -123,7 +138,16 @@ class Rig {
   /// Called before each step is posted, and with the number after the last one when all are done.
   std::function<void(std::int64_t step)> before_step_;
 
+  /// Called with all state when the steps are done.
+  std::function<void(StateTransfer& state, const model::Model& model)> finished_;
+
  private:
+  /// A tied weight would make the infinite token's logits infinite in every step.
+  static model::Config config_of(const RigModel& trained, std::int64_t skipped_step) {
+    model::Config config = trained.config;
+    if (skipped_step > 0) config.tie_word_embeddings = false;
+    return config;
+  }
   [[nodiscard]] std::unique_ptr<io::PageStore> make_store(std::shared_ptr<io::MemoryDisk> disk) {
     if (!plan_.uses_disk()) return nullptr;
     std::vector<io::PageSpec> pages;
@@ -159,11 +183,13 @@ class Rig {
   }
 
   std::int64_t skipped_step_;
+  RigModel trained_;
   Log log_;
   std::unique_ptr<kernels::Ops> ops_;
   model::Model model_;
   shard::Layout layout_;
-  Workers workers_;
+  Workers workers_{trained_.threads};
+  std::unique_ptr<kernels::OptimizerOps> optimizer_ops_ = kernels::make_cpu_optimizer_ops(workers_);
   plan::Plan plan_;
 };
 

@@ -3,8 +3,10 @@
 #include <memory>
 #include <string>
 
+#include "terrace/core/workers.h"
 #include "terrace/kernels/cpu_target.h"
 #include "terrace/kernels/ops.h"
+#include "terrace/kernels/optimizer_ops.h"
 
 namespace terrace::kernels {
 
@@ -20,5 +22,10 @@ struct CpuOptions {
 /// Errors: usage, where OpenMP gives a smaller team than asked for (its products check that again);
 /// out_of_memory, where the system refuses so many threads.
 [[nodiscard]] std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options);
+
+/// The optimizer's arithmetic on the host, by `workers`, which outlive it and which nobody else
+/// uses meanwhile. Bits depend neither on their number nor on `target`.
+[[nodiscard]] std::unique_ptr<OptimizerOps> make_cpu_optimizer_ops(Workers& workers,
+                                                                   CpuTarget target = {});
 
 }  // namespace terrace::kernels

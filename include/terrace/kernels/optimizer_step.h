@@ -2,11 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "terrace/core/dtype.h"
-#include "terrace/core/workers.h"
-#include "terrace/kernels/cpu_target.h"
+#include "terrace/device/memory.h"
 
 namespace terrace::kernels {
 
@@ -33,6 +31,11 @@ enum class UpdateRule : std::uint8_t { adamw, adam, adagrad, lion };
 /// half, rounded by adding 0x8000) and a 16-bit remainder (its lower half), see `split_master.h`.
 enum class MasterFormat : std::uint8_t { fp32, split };
 
+/// Bytes of an element of the array `master`.
+[[nodiscard]] constexpr std::size_t size_of(MasterFormat format) {
+  return format == MasterFormat::split ? 2 : 4;
+}
+
 /// How the values of a chunk are stored. Moments are f32, or bf16 with stochastic rounding;
 /// gradient and parameter f32, bf16 or f16; `split` goes with a bf16 parameter only.
 struct StateLayout {
@@ -46,20 +49,20 @@ struct StateLayout {
 /// `split`; `parameter` is read in `split` only. `exp_avg` is empty for Adagrad and `exp_avg_sq`
 /// for Lion. Alignment to the element is enough.
 struct ChunkSource {
-  std::span<const std::byte> master;
-  std::span<const std::byte> exp_avg;
-  std::span<const std::byte> exp_avg_sq;
-  std::span<const std::byte> parameter;
-  std::span<const std::byte> gradient;
+  device::Span<const std::byte> master;
+  device::Span<const std::byte> exp_avg;
+  device::Span<const std::byte> exp_avg_sq;
+  device::Span<const std::byte> parameter;
+  device::Span<const std::byte> gradient;
 };
 
 /// What a step writes. Each span is its source exactly (in place) or overlaps no source at all (out
 /// of place). In `fp32` an empty `parameter` is not written.
 struct ChunkTarget {
-  std::span<std::byte> master;
-  std::span<std::byte> exp_avg;
-  std::span<std::byte> exp_avg_sq;
-  std::span<std::byte> parameter;
+  device::Span<std::byte> master;
+  device::Span<std::byte> exp_avg;
+  device::Span<std::byte> exp_avg_sq;
+  device::Span<std::byte> parameter;
 };
 
 /// A contiguous range of parameters. Non-owning.
@@ -84,20 +87,6 @@ struct Coefficients {
   std::uint64_t seed = 0;  ///< of the stochastic rounding of bf16 moments
   std::uint64_t step = 0;  ///< likewise
 };
-
-/// The step is cut among threads at multiples of so many parameters: some 28 bytes each, so
-/// 450 KiB. Who touches a chunk's memory first in a loop of `count` by this leaves each NUMA node
-/// with what its threads will update.
-inline constexpr std::int64_t kStepGrain = 1 << 14;
-
-/// One fused pass over a chunk: reads the gradient and the state, applies `rule`, writes state and
-/// parameter. The result is the same to the bit for every target, number of threads, alignment and
-/// cut of a range into chunks: each element depends on its own values, the coefficients and, where
-/// moments are bf16, its index.
-/// Errors: internal, when a span's size does not fit `count` and the layout, or the layout is none
-/// of the above. Threads: `workers`, the caller waits.
-void optimizer_step(Workers& workers, UpdateRule rule, StateLayout layout, const ChunkViews& chunk,
-                    const Coefficients& coefficients, CpuTarget target = {});
 
 [[nodiscard]] constexpr bool uses_exp_avg(UpdateRule rule) { return rule != UpdateRule::adagrad; }
 [[nodiscard]] constexpr bool uses_exp_avg_sq(UpdateRule rule) { return rule != UpdateRule::lion; }

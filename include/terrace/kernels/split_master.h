@@ -1,12 +1,9 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "terrace/core/dtype.h"
-#include "terrace/core/workers.h"
 
 namespace terrace::kernels {
 
@@ -31,19 +28,5 @@ struct SplitFloat {
   const std::uint32_t upper = std::uint32_t{split.parameter.bits} - (split.remainder >> 15);
   return std::bit_cast<float>((upper << 16) | split.remainder);
 }
-
-/// `split_float` of every element; spans of equal length. Errors: internal, on unequal lengths.
-void split_master(Workers& workers, std::span<const float> master, std::span<Bf16> parameter,
-                  std::span<std::uint16_t> remainder);
-
-/// The FP32 master of every element: what a checkpoint stores. Errors: as above.
-void join_master(Workers& workers, std::span<const Bf16> parameter,
-                 std::span<const std::uint16_t> remainder, std::span<float> master);
-
-/// The compute parameter of an FP32 master, by the rounding that `optimizer_step` uses: bf16 by
-/// `to_parameter_bf16`, f16 to nearest even, f32 as it is. `parameter` has `size_of(dtype)` bytes
-/// for each element. Errors: as above.
-void narrow_master(Workers& workers, std::span<const float> master, DType dtype,
-                   std::span<std::byte> parameter);
 
 }  // namespace terrace::kernels

@@ -1,25 +1,25 @@
 #pragma once
 
-#include <cstddef>
+#include <array>
 #include <cstdint>
-#include <span>
 
-#include "terrace/core/dtype.h"
-#include "terrace/kernels/cpu_target.h"
+#include "terrace/kernels/exact_sum.h"
 
 namespace terrace::kernels {
 
 /// Elements whose squares are summed by one fixed tree. It divides the alignment of every tensor in
 /// a flat parameter, so every cut of the flat into shards and pages falls between two blocks.
+/// Element i of a block, in double, belongs to partial sum i mod 32; these are summed in order of
+/// i, then pairwise (i and i + 16, then i and i + 8, ...), so the bits are the same on every
+/// device. The last block of a range may be shorter.
 inline constexpr std::int64_t kNormBlock = 128;
 
-/// Writes the sum of squares of each block of `kNormBlock` values (the last one may be shorter) to
-/// `sums`, in double. Element i of a block belongs to partial sum i mod 32; these are summed in
-/// order of i, then pairwise, so the bits are the same on every target. The square of an FP32
-/// number is finite in double: a sum is finite exactly if all its inputs are. `values` has dtype
-/// f32, bf16 or f16. Errors: internal, when `sums` has not one element a block. Threads: the
-/// calling one.
-void sum_squares(std::span<const std::byte> values, DType dtype, std::span<double> sums,
-                 CpuTarget target = {});
+/// The squares of a range of values that starts at a multiple of `kNormBlock`. The square of an
+/// FP32 number is finite in double, so a block's sum is finite exactly if all its values are.
+struct SquareSums {
+  std::array<double, ExactSum::kLimbs> digits{};  ///< `ExactSum` of the blocks' sums
+  std::int64_t nonfinite = 0;                     ///< values; their blocks are left out
+  std::int64_t first = -1;                        ///< position of the first of them; -1: none
+};
 
 }  // namespace terrace::kernels

@@ -3,20 +3,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
-#include "terrace/core/dtype.h"
-#include "terrace/core/workers.h"
 #include "terrace/kernels/sum_squares.h"
-#include "terrace/optim/exact_sum.h"
 
 namespace terrace::optim {
-
-/// Non-finite values (infinities and NaN) of a range of gradients.
-struct NonFinite {
-  std::int64_t count = 0;
-  std::int64_t first = -1;  ///< position of the first one in the range; -1: none
-};
 
 /// The global norm of the gradients and the count of non-finite values, in one pass without a
 /// temporary.
@@ -29,14 +19,12 @@ struct NonFinite {
 class GradientNorm {
  public:
   /// Doubles of the form that ranks exchange.
-  static constexpr std::size_t kWireSize = ExactSum::kLimbs + 1;
+  static constexpr std::size_t kWireSize = kernels::ExactSum::kLimbs + 1;
   using Wire = std::array<double, kWireSize>;
 
-  /// Adds a range of gradients (f32, bf16 or f16, as many as fit `values`), which must start at a
-  /// multiple of `kernels::kNormBlock` in its flat and end at one or at the flat's end. Returns
-  /// what was not finite in this range, so that the caller can name the parameter.
-  NonFinite add(Workers& workers, std::span<const std::byte> values, DType dtype);
-
+  /// Adds a range of gradients, which started at a multiple of `kernels::kNormBlock` in its flat
+  /// and ended at one or at the flat's end.
+  void add(const kernels::SquareSums& sums);
   /// Adds another one's ranges.
   void add(const GradientNorm& other);
 
@@ -50,7 +38,7 @@ class GradientNorm {
   [[nodiscard]] double norm() const;
 
  private:
-  ExactSum sum_;
+  kernels::ExactSum sum_;
   std::int64_t nonfinite_ = 0;
 };
 

@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "terrace/core/workers.h"
-#include "terrace/kernels/optimizer_step.h"
+#include "terrace/kernels/optimizer_ops.h"
 #include "terrace/optim/state_format.h"
 
 namespace terrace::optim {
@@ -35,8 +34,8 @@ struct StepScalars {
   double weight_decay = 0;    ///< of this chunk's group; 0 for norms and biases
 };
 
-/// Updates chunks. It knows the recurrence and the formats and nothing of where the spans lie.
-/// Immutable, hence thread-safe; each concurrent `update` needs its own `Workers`.
+/// How chunks are updated: the recurrence and the formats. It knows nothing of where the spans lie.
+/// Immutable, hence thread-safe.
 class Optimizer {
  public:
   /// What the chunks look like. `seed` keys the stochastic rounding of bf16 moments.
@@ -51,11 +50,10 @@ class Optimizer {
   /// >= 0) and for `split` with a parameter that is not bf16.
   Optimizer(const OptimizerOptions& options, const Formats& formats);
 
-  /// Reads `chunk.source`, writes `chunk.target` (in place or out of place, see `ChunkTarget`).
-  /// `chunk.source.parameter` is read in `split` only. Bits do not depend on how a range is cut
-  /// into chunks. The caller waits for `workers`. Errors: internal, when a span's size does not fit
-  /// the count and the formats.
-  void update(Workers& workers, const ChunkViews& chunk, const StepScalars& scalars) const;
+  /// The operation that reads `chunk.source` and writes `chunk.target` (in place or out of place,
+  /// see `ChunkTarget`). `chunk.source.parameter` is read in `split` only. Bits do not depend on
+  /// how a range is cut into chunks.
+  [[nodiscard]] kernels::StepArgs step(const ChunkViews& chunk, const StepScalars& scalars) const;
 
   [[nodiscard]] const OptimizerOptions& options() const { return options_; }
   [[nodiscard]] const Formats& formats() const { return formats_; }

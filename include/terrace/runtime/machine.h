@@ -8,6 +8,7 @@
 #include "terrace/core/workers.h"
 #include "terrace/device/device.h"
 #include "terrace/kernels/ops.h"
+#include "terrace/kernels/optimizer_ops.h"
 
 namespace terrace::runtime {
 
@@ -26,6 +27,8 @@ struct Machine {
   std::unique_ptr<device::Device> device;
   std::string device_reason;  ///< why it is this one: a clause
   std::unique_ptr<kernels::Ops> ops;
+  std::unique_ptr<Workers> workers;  ///< the optimizer's; others' while no step is under way
+  std::unique_ptr<kernels::OptimizerOps> optimizer_ops;
 };
 
 /// A GPU that is found and not used is said in the log, with the reason, unless the host device was

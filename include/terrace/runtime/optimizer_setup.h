@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "terrace/core/workers.h"
 #include "terrace/optim/optimizer.h"
 #include "terrace/optim/schedule.h"
 #include "terrace/optim/state_format.h"
@@ -18,7 +17,6 @@ struct OptimizerSetup {
   double max_grad_norm = 1;
   std::int64_t skips_max = optim::StepCounter::kSkipsMax;
   std::uint64_t seed = 0;
-  ThreadCount threads;  ///< and how they spread over NUMA nodes
 };
 
 }  // namespace terrace::runtime

@@ -3,6 +3,7 @@
 #include "terrace/device/device.h"
 #include "terrace/io/page_store.h"
 #include "terrace/kernels/ops.h"
+#include "terrace/kernels/optimizer_ops.h"
 #include "terrace/model/model.h"
 #include "terrace/plan/plan.h"
 #include "terrace/runtime/run_memory.h"
@@ -14,6 +15,7 @@ namespace terrace::runtime {
 struct RunContext {
   device::Device& device;
   kernels::Ops& ops;
+  kernels::OptimizerOps& optimizer_ops;
   const model::Model& model;
   const shard::Layout& layout;
   const plan::Plan& plan;

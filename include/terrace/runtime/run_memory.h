@@ -18,8 +18,10 @@ class RunMemory {
 
   /// The address of a region of the device tier.
   [[nodiscard]] device::Pointer device(memory::RegionId region, std::uint64_t offset = 0) const;
-  /// Bytes of a region that the host can touch: of the host tier, or of the device tier where the
-  /// device's memory is the host's.
+  /// Bytes of a region of the host or the device tier, for streams of the device.
+  [[nodiscard]] device::Span<std::byte> span(memory::RegionId region, std::uint64_t offset,
+                                             std::uint64_t bytes) const;
+  /// Bytes of a region of the host tier.
   [[nodiscard]] std::span<std::byte> host(memory::RegionId region, std::uint64_t offset,
                                           std::uint64_t bytes) const;
   [[nodiscard]] std::span<std::byte> host(memory::RegionId region) const;
@@ -28,7 +30,6 @@ class RunMemory {
 
  private:
   const memory::MemoryPlan& plan_;
-  bool device_is_host_;
   device::Buffer device_;
   device::Buffer host_;
 };

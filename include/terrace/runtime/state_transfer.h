@@ -7,6 +7,7 @@
 
 #include "terrace/checkpoint/state.h"
 #include "terrace/core/workers.h"
+#include "terrace/device/inline_stream.h"
 #include "terrace/io/page_channel.h"
 #include "terrace/model/model.h"
 #include "terrace/optim/state_format.h"
@@ -21,7 +22,7 @@ namespace terrace::runtime {
 /// masters and moments by tensor name, in FP32, wherever they lie. Single-owner.
 class StateTransfer final : public checkpoint::StateSource {
  public:
-  StateTransfer(const RunContext& context, const optim::StateFormat& format, Workers& workers);
+  StateTransfer(const RunContext& context, const optim::StateFormat& format);
 
   /// Fills all state from `source` (asked for master and, with `moments`, exp_avg and exp_avg_sq;
   /// they start at zero otherwise) and the parameters from the masters.
@@ -33,7 +34,7 @@ class StateTransfer final : public checkpoint::StateSource {
 
   void read(StateKind kind, const std::string& tensor, std::int64_t first,
             std::span<float> values) override;
-  /// Forgets what was read of the store; call it after steps have run.
+  /// Forgets what was read of the store and the device; call it after steps have run.
   void forget() { cached_.assign(cached_.size(), -1); }
 
  private:
@@ -42,29 +43,33 @@ class StateTransfer final : public checkpoint::StateSource {
   [[nodiscard]] std::size_t parameter_part() const { return context_.plan.request.state.size(); }
   [[nodiscard]] std::span<float> floats(std::int64_t count) const;
 
-  /// The bytes of one state kind of a chunk: in place, or in the transfer memory for one on disk
-  /// (read from there with `fetch`).
+  [[nodiscard]] memory::Tier tier_of(const plan::Place& place) const {
+    return context_.plan.memory.region(place.region).tier;
+  }
+  /// A chunk's bytes at `place`: there, or the part of the transfer memory through which they go to
+  /// and from the device or the disk (read from there with `fetch`).
+  [[nodiscard]] std::span<std::byte> host_bytes(const plan::Place& place, std::size_t index,
+                                                std::uint64_t bytes, int chunk, bool fetch);
   [[nodiscard]] std::span<std::byte> state_bytes(int chunk, std::size_t kind, bool fetch);
-  /// A chunk's parameters in host memory: in place, or the transfer memory on their way to the
-  /// device or the disk.
   [[nodiscard]] std::span<std::byte> parameter_bytes(int chunk, bool fetch);
-  void fetch_page(const plan::Place& place, std::span<std::byte> target);
-  void store_page(const plan::Place& place, std::span<const std::byte> source);
-  [[nodiscard]] std::uint64_t page_bytes(const plan::Place& place) const;
-  /// Copies a chunk's parameters from `source` to where forward and update look for them.
-  void place_parameter(int chunk, std::span<const std::byte> source);
+  /// Fills a part of the transfer memory from the device or the disk.
+  void fetch(const plan::Place& place, std::span<std::byte> target);
+  /// Copies a part of the transfer memory to the device or the disk; nothing for the host's own.
+  void store(const plan::Place& place, std::span<const std::byte> source);
+  void run(const kernels::OptimizerOp& op) { context_.optimizer_ops.run(*host_stream_, op); }
 
   void read_chunk_values(checkpoint::StateSource& source, StateKind kind, const plan::Chunk& chunk,
                          std::span<float> values) const;
   void encode(std::size_t kind, std::span<const float> values, std::span<std::byte> state,
               std::span<std::byte> parameter);
+  void narrow(std::span<const float> values, std::span<std::byte> parameter);
   void decode(int chunk, std::size_t kind, std::int64_t first, std::span<float> values);
 
   RunContext context_;
   optim::StateFormat format_;
-  Workers& workers_;
   std::unique_ptr<io::PageChannel> channel_;
   std::unique_ptr<device::Stream> stream_;
+  std::unique_ptr<device::Stream> host_stream_ = device::make_inline_stream();
   std::unordered_map<std::string, int> parameter_by_name_;
   std::vector<int> first_chunk_;  ///< [flat]
   std::vector<int> cached_;       ///< [part]: the chunk whose page it holds, -1: none

@@ -1,10 +1,10 @@
-#include "terrace/optim/exact_sum.h"
+#include "terrace/kernels/exact_sum.h"
 
 #include <bit>
 #include <cassert>
 #include <cmath>
 
-namespace terrace::optim {
+namespace terrace::kernels {
 namespace {
 
 constexpr int kUnitExponent = -298;
@@ -78,4 +78,4 @@ ExactSum ExactSum::from_digits(std::span<const double, kLimbs> digits) {
   return sum;
 }
 
-}  // namespace terrace::optim
+}  // namespace terrace::kernels

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-namespace terrace::optim {
+namespace terrace::kernels {
 
 /// An exact sum of sums of squares of FP32 numbers: a fixed-point integer that is wide enough for
 /// all of them, so additions commute and associate and the result depends neither on threads nor on
@@ -37,4 +37,4 @@ class ExactSum {
   std::uint32_t additions_ = 0;  // since the last carry
 };
 
-}  // namespace terrace::optim
+}  // namespace terrace::kernels

@@ -1,4 +1,4 @@
-#include "terrace/optim/exact_sum.h"
+#include "terrace/kernels/exact_sum.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace terrace::optim {
+namespace terrace::kernels {
 namespace {
 
 /// Sums of squares from 2^-298 to 2^256.
@@ -71,4 +71,4 @@ TEST(ExactSum, digits_of_ranks_may_be_added_as_doubles) {
 }
 
 }  // namespace
-}  // namespace terrace::optim
+}  // namespace terrace::kernels
