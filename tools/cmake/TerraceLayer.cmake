@@ -39,7 +39,7 @@ function(terrace_layer name)
   add_library(terrace_${name} STATIC ${arg_SOURCES})
   add_library(terrace::${name} ALIAS terrace_${name})
   set_target_properties(terrace_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name}
-    UNITY_BUILD ${TERRACE_PARSE_ONCE} UNITY_BUILD_BATCH_SIZE ${TERRACE_BATCH})
+    UNITY_BUILD ${TERRACE_PARSE_ONCE} UNITY_BUILD_BATCH_SIZE 8)
   set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(terrace_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
