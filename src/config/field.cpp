@@ -328,7 +328,7 @@ std::string way_on(const Field& field, std::string_view text) {
     return ": a share is not taken, a whole count is";
   }
   if (is_count && (text.ends_with('B') || text.ends_with('b'))) {
-    return ": it is a count: 64M means 64 million";
+    return ", as it is a count: 64M means 64 million";
   }
   const bool hexadecimal = text.starts_with("0x") || text.starts_with("0X");
   return hexadecimal ? ": write it in decimal" : "";

@@ -56,7 +56,7 @@ TEST_F(OutputFolder, lists_the_complete_newest_first_and_reports_the_broken) {
   EXPECT_EQ(list.broken[0].step, 300);
   EXPECT_THAT(list.broken[0].fault, HasSubstr("exp_avg.safetensors is missing"));
   EXPECT_THAT(list.broken[1].fault, HasSubstr("has no terrace_checkpoint.json"));
-  EXPECT_THAT(list.broken[4].fault, HasSubstr("no JSON"));
+  EXPECT_THAT(list.broken[4].fault, HasSubstr("not JSON"));
   EXPECT_THAT(list.unfinished, ElementsAre(output_ / "checkpoint-9.tmp-1"));
   EXPECT_EQ(newest_checkpoint(output_.path())->step, 100);
 }

@@ -125,7 +125,7 @@ TEST_F(Inspect, anything_else_is_refused) {
               HasSubstr("does not exist"));
   io::write_file(output_ / "a.txt", "x");
   EXPECT_THAT(error_of([&] { (void)inspect(output_ / "a.txt"); }).what(),
-              HasSubstr("no .safetensors file"));
+              HasSubstr("not a .safetensors file"));
   EXPECT_THAT(error_of([&] { (void)inspect(output_.path()); }).what(), HasSubstr("a.txt"));
 }
 

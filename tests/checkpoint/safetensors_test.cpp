@@ -157,9 +157,9 @@ TEST_F(Safetensors, duplicates_and_what_is_no_header_are_refused) {
   EXPECT_THAT(refusal(R"({"__metadata__":[]})").what(), HasSubstr("array"));
   EXPECT_THAT(refusal(R"({"a":1})").what(), HasSubstr("a number"));
   EXPECT_THAT(refusal("[1,2]").what(), HasSubstr("does not begin"));
-  EXPECT_THAT(refusal("{\"a\":").what(), HasSubstr("no JSON"));
-  EXPECT_THAT(refusal("{} {}").what(), HasSubstr("no JSON"));
-  EXPECT_THAT(refusal("{\"a\xff\":1}").what(), HasSubstr("no JSON"));
+  EXPECT_THAT(refusal("{\"a\":").what(), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal("{} {}").what(), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal("{\"a\xff\":1}").what(), HasSubstr("not JSON"));
   write("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
   EXPECT_THAT(error_of([&] { SafetensorsFile file(path_); }).what(), HasSubstr("git lfs pull"));
 }

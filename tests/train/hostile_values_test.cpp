@@ -171,7 +171,7 @@ TEST(HostileValues, are_refused_with_the_way_on) {
         std::pair("--learning_rate=1e400", "too large"),
         std::pair("--learning_rate=nan", "it must be finite"),
         std::pair("--max_steps=0x10", "write it in decimal"),
-        std::pair("--sub_group_size=64MiB", "64M is 64 million"),
+        std::pair("--sub_group_size=64MiB", "64M means 64 million"),
         std::pair("--lr_scheduler_type=cosine_with_min_lr", "--min_lr_ratio"),
         std::pair("--sub_group_size=9223372036854775807", "at most 1e+15 (in elements)")}) {
     const std::string text = argument;
