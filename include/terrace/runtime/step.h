@@ -6,7 +6,7 @@
 
 #include "terrace/core/id.h"
 #include "terrace/core/trace.h"
-#include "terrace/plan/schedule.h"
+#include "terrace/plan/plan.h"
 
 namespace terrace::runtime {
 
