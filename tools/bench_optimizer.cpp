@@ -191,6 +191,7 @@ std::vector<OptimizerBenchVariant> bench_optimizer(const OptimizerBenchOptions& 
     }
   }
   std::vector<OptimizerBenchVariant> results;
+  results.reserve(variants.size());
   for (const Variant& variant : variants) {
     results.push_back(report(variant, variants.front(), workers.threads()));
   }
