@@ -8,8 +8,8 @@
 namespace terrace::config {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string refusal_of(const std::string& file_or_name) {
   try {

@@ -184,10 +184,10 @@ TEST_F(DeepPlanTest, a_boundary_is_written_before_it_is_read_and_its_slot_is_not
       if (task.kind == kind) task.wait_count = 0;
     }
     const std::vector<std::string> faults = check(schedule, plan.memory);
-    EXPECT_THAT(faults, testing::Contains(
-                            testing::AllOf(testing::HasSubstr("(" + name),
-                                           testing::HasSubstr("\"" + std::string(purpose) + "\""),
-                                           testing::HasSubstr("neither waits for the other"))));
+    EXPECT_THAT(faults, ::testing::Contains(::testing::AllOf(
+                            ::testing::HasSubstr("(" + name),
+                            ::testing::HasSubstr("\"" + std::string(purpose) + "\""),
+                            ::testing::HasSubstr("neither waits for the other"))));
   }
   EXPECT_TRUE(std::ranges::any_of(
       tasks, [](const Task& task) { return task.kind == TaskKind::read_boundary; }));

@@ -15,9 +15,9 @@
 namespace terrace::plan {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST_F(PlanTest, every_plan_of_the_product_is_packed_and_safe) {
   int plans = 0;
@@ -124,7 +124,7 @@ TEST_F(PlanTest, the_check_finds_a_tier_that_is_planned_too_small) {
       const std::vector<std::string> faults = check(plan.training, plan.memory, less);
       EXPECT_THAT(faults, Not(IsEmpty()));
       EXPECT_THAT(faults,
-                  testing::Each(testing::AllOf(
+                  ::testing::Each(::testing::AllOf(
                       HasSubstr("the " + std::string(name_of(tier)) + " tier"),
                       HasSubstr("but " + std::to_string(less[tier]) + " bytes are planned"))));
     }
@@ -184,7 +184,7 @@ TEST_F(PlanTest, the_check_finds_a_slot_that_is_released_before_its_last_use) {
       infer_waits(schedule, regions);  // all is in order, for what it is
       if (!reads_what_is_not_its_own(schedule, regions)) continue;
       ++wrong;
-      EXPECT_THAT(check(schedule, regions), testing::Contains(HasSubstr("both are leased at")))
+      EXPECT_THAT(check(schedule, regions), ::testing::Contains(HasSubstr("both are leased at")))
           << plan.memory.regions()[index].purpose;
     }
   }
@@ -200,7 +200,7 @@ TEST_F(PlanTest, the_slots_of_a_plan_with_one_fewer_do_not_hold_the_schedule) {
   const TierBytes fewer = planned_bytes(make(request));
   const std::uint64_t peak = peak_bytes(plan.training, plan.memory)[Tier::host];
   EXPECT_THAT(check(plan.training, plan.memory, fewer),
-              testing::ElementsAre(testing::AllOf(
+              ::testing::ElementsAre(::testing::AllOf(
                   HasSubstr("the host tier has " + std::to_string(peak) + " bytes leased at once"),
                   HasSubstr("but " + std::to_string(fewer[Tier::host]) + " bytes are planned"))));
 }

@@ -13,7 +13,7 @@
 namespace terrace::plan {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// What DESIGN's "Bytes" says a step moves, from the layout alone.
 struct StepBytes {
@@ -136,7 +136,7 @@ TEST_F(PlanTest, in_unit_major_order_accumulation_moves_no_more_parameters_and_g
            bytes_on(plan, Lane::d2h) - static_cast<std::uint64_t>(micro_batches) * kLoss,
            bytes_on(plan, Lane::disk_read), bytes_on(plan, Lane::disk_write)});
     }
-    EXPECT_THAT(moved, testing::Each(moved.front()));
+    EXPECT_THAT(moved, ::testing::Each(moved.front()));
     const bool leave = placement.state != Tier::device;
     EXPECT_EQ(moved.front()[1], leave ? static_cast<std::uint64_t>(layout_.elements()) * 2 : 0)
         << "2 bytes a parameter down, or none";
@@ -259,9 +259,11 @@ TEST_F(UntiedPlanTest, slots_of_parameters_and_gradients_are_whole_flats_of_a_fe
                           most_at_once(plan, "gradient slots", Tier::host) / 2});
       const std::vector<std::uint64_t>& held = by_chunk.back();
       EXPECT_EQ(held[0], largest) << "of one unit";
-      EXPECT_THAT(held[1], testing::AllOf(testing::Ge(largest), testing::Le(units * largest)));
+      EXPECT_THAT(held[1],
+                  ::testing::AllOf(::testing::Ge(largest), ::testing::Le(units * largest)));
       for (const std::uint64_t gradients : {held[2], held[3]}) {
-        EXPECT_THAT(gradients, testing::AllOf(testing::Ge(largest), testing::Le(2 * largest)));
+        EXPECT_THAT(gradients,
+                    ::testing::AllOf(::testing::Ge(largest), ::testing::Le(2 * largest)));
       }
       // Whole blocks: a page more for each flat.
       const std::uint64_t read = most_at_once(plan, "parameter slots", Tier::host);

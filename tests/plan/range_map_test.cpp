@@ -33,8 +33,8 @@ std::pair<std::array<std::int64_t, kBytes>, int> numbers_of(const RangeMap& map,
 TEST(RangeMap, holds_what_each_byte_was_last_given) {
   constexpr unsigned kSeed = 20'261'130;
   std::mt19937 random(kSeed);
-  for (int round = 0; round < 200 && !testing::Test::HasFailure(); ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+  for (int round = 0; round < 200 && !::testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << ", round " << round);
     RangeMap map;
     std::array<std::int64_t, kBytes> expected;
     expected.fill(RangeMap::kNone);

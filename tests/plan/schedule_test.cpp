@@ -13,11 +13,11 @@ namespace {
 using memory::MemoryPlan;
 using memory::RegionId;
 using memory::Tier;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 /// A schedule written down task by task.
 struct Draft {
@@ -253,7 +253,7 @@ TEST(InferWaits, no_run_of_a_random_schedule_goes_wrong_and_the_checker_agrees) 
   std::mt19937 random(kSeed);
   int wrong_without_waits = 0;
   for (unsigned round = 0; round < 150; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << ", round " << round);
     Draft draft = random_draft(random);
     wrong_without_waits += RandomRun(draft.schedule, draft.regions).goes_wrong(3, round) ? 1 : 0;
     infer_waits(draft.schedule, draft.regions);
@@ -306,7 +306,7 @@ TEST(Check, passes_a_random_schedule_when_no_run_of_it_goes_wrong_and_only_then)
   int unsafe = 0;
   int gone_wrong = 0;
   for (unsigned round = 0; round < 200; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << ", round " << round);
     Draft draft = random_draft(random);
     infer_waits(draft.schedule, draft.regions);
     const Schedule other = with_other_waits(draft.schedule, random);

@@ -19,13 +19,13 @@ namespace terrace::plan {
 namespace {
 
 using memory::Tier;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr StateKind kKinds[] = {StateKind::parameter, StateKind::gradient, StateKind::master,
                                 StateKind::exp_avg, StateKind::exp_avg_sq};
 
-class ShardedPlanTest : public testing::Test {
+class ShardedPlanTest : public ::testing::Test {
  protected:
   ShardedPlanTest() : ops_(kernels::make_cpu_ops({})) {}
 
@@ -60,8 +60,8 @@ TEST_F(ShardedPlanTest, every_stage_is_packed_and_safe_on_every_tier) {
             request.order = order;
             request.micro_batches = 2;
             request.chunk_elements = 2048;
-            SCOPED_TRACE(testing::Message() << ranks << " ranks, stage " << stage << ", "
-                                            << name_of(parameters) << ", " << name_of(state));
+            SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", "
+                                              << name_of(parameters) << ", " << name_of(state));
             const Plan plan = make_plan(model, layout, request);
             memory::expect_packed(plan.memory);
             EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
@@ -93,8 +93,8 @@ TEST_F(ShardedPlanTest, a_part_of_the_parameters_stays_on_a_faster_tier_in_each_
         request.placement = {rest, Tier::disk, Tier::host, 0, resident, 0.5};
         request.may_update_before_decision = true;
         request.chunk_elements = 2048;
-        SCOPED_TRACE(testing::Message() << ranks << " ranks, stage " << stage << ", "
-                                        << name_of(rest) << ", " << name_of(resident));
+        SCOPED_TRACE(::testing::Message() << ranks << " ranks, stage " << stage << ", "
+                                          << name_of(rest) << ", " << name_of(resident));
         const Plan plan = make_plan(model, layout, request);
         EXPECT_THAT(check(plan.training, plan.memory), IsEmpty());
         EXPECT_THAT(check(plan.evaluation, plan.memory), IsEmpty());

@@ -14,9 +14,9 @@
 namespace terrace::plan {
 namespace {
 
-using testing::AllOf;
-using testing::DoubleNear;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
 
 HardwareProfile unit_profile() {
   HardwareProfile profile;
@@ -212,7 +212,7 @@ TEST(Simulate, a_random_schedule_is_never_shorter_than_its_busiest_lane_nor_long
   std::mt19937 random(kSeed);
   int overlapped = 0;
   for (int round = 0; round < 300; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << kSeed << ", round " << round);
     const Schedule schedule = random_schedule(random);
     const Prediction prediction = simulate(schedule, unit_profile());
     double serial = 0;
