@@ -75,6 +75,11 @@ bool is_hollow(const fs::path& folder) {
   });
 }
 
+/// Whether nothing in a folder says whose it is: a kill came before that, or after all else went.
+bool is_left_over(const fs::path& folder) {
+  return is_hollow(folder) && !read_record(folder).id.run;
+}
+
 /// Whether a folder that a store's record names is that store's indeed.
 bool is_part_of(const RunRecord& found, const RunRecord& store) {
   if (is_same_folder(found.path, store.path)) return true;
@@ -220,15 +225,16 @@ bool RunFolder::make(std::span<const fs::path> bases, const std::string& name, b
     const bool made = ::mkdir(path.c_str(), 0777) == 0;
     require(made || errno == EEXIST, ErrorKind::io, "cannot create the folder {}: {}",
             path.string(), errno_name(errno));
-    if (!made) return false;
+    if (!made && !is_left_over(path)) return false;
     std::optional<FolderLock> lock;
     try {
       lock = FolderLock::take(path / kLockName, unlocked);
     } catch (...) {
-      (void)remove_with_space(path);
+      if (made) (void)remove_with_space(path);
       throw;
     }
-    if (!lock) return false;  // Somebody takes it for a dead run's, and removes it.
+    // Somebody takes it for a dead run's, and removes it; or has made it his.
+    if (!lock || (!made && !is_left_over(path))) return false;
     paths_.push_back(path);
     locks_.push_back(std::move(*lock));
   }

@@ -22,7 +22,7 @@ struct Context {
 };
 
 /// What a subcommand that lasts has while it works: the first signal that asks it to stop makes it
-/// throw `engine::Stopped` where it looks next, and what takes long is told.
+/// throw `train::Stopped` where it looks next, and what takes long is told.
 struct Attention {
   explicit Attention(Context& context) : watch(interrupt.flag(), context.terminal, context.log) {}
 
@@ -65,7 +65,7 @@ void add_settings(config::OptionTable& table, config::Settings& settings,
 /// Writes a result to standard output. Errors: io, when it cannot be written.
 void print(std::string_view text);
 /// The same for a part of one, of `doing`, that may have to wait for its reader. Throws
-/// `engine::Stopped` when there is a signal meanwhile.
+/// `train::Stopped` when there is a signal meanwhile.
 void print(std::string_view text, const train::Interrupt& interrupt, const std::string& doing);
 
 // The subcommands of `terrace`, a file each.

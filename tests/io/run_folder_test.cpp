@@ -96,6 +96,31 @@ TEST_F(RunFolderTest, a_dead_run_is_adopted_once) {
   EXPECT_TRUE(list_run_folders(bases_[1]).empty());
 }
 
+TEST_F(RunFolderTest, what_a_kill_left_before_it_said_whose_it_is_is_taken_again) {
+  const std::filesystem::path name =
+      RunFolder::create(bases_, {.run = kMine}).paths()[0].filename();
+  const auto left = [&](const std::vector<std::string>& files) {
+    for (const auto& base : bases_) std::filesystem::remove_all(base / name);
+    std::filesystem::create_directory(bases_[0] / name);
+    for (const std::string& file : files) std::ofstream(bases_[0] / name / file) << "own";
+  };
+  for (const auto& files : std::vector<std::vector<std::string>>{{}, {"lock"}, {"lock.new"}}) {
+    left(files);
+    RunFolder again = RunFolder::create(bases_, {.run = kMine});
+    EXPECT_EQ(again.paths()[0], bases_[0] / name);
+    EXPECT_EQ(again.paths()[1], bases_[1] / name);
+    again.remove();
+    EXPECT_TRUE(std::filesystem::is_empty(bases_[0]));
+  }
+  left({"pages"});  // not nothing, whosever it is
+  EXPECT_NE(RunFolder::create(bases_, {.run = kMine}).paths()[0], bases_[0] / name);
+  EXPECT_TRUE(std::filesystem::exists(bases_[0] / name / "pages"));
+  left({});
+  const auto held = FolderLock::take(bases_[0] / name / "lock", false);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_NE(RunFolder::create(bases_, {.run = kMine}).paths()[0], bases_[0] / name);
+}
+
 TEST_F(RunFolderTest, a_removal_that_is_cut_short_leaves_the_store_or_leftovers_that_are_cleaned) {
   Log log([](LogLevel, std::string_view) {});
   const std::vector<PageSpec> pages = {{PageId(1), 10'000, "one"}, {PageId(2), 10'000, "two"}};

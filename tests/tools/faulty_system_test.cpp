@@ -140,24 +140,12 @@ class FaultySystemTest : public ::testing::Test {
     expect_goes_on(arguments, expected);
   }
 
-  /// A run that ended before its folder said whose it is has left it without state, and nobody
-  /// takes it for theirs: `swap clean` removes it.
-  void expect_no_store() const {
-    for (const auto& folder : fs::directory_iterator(swap())) {
-      for (const auto& file : fs::directory_iterator(folder)) {
-        EXPECT_EQ(file.path().filename(), "lock.new");
-      }
-    }
-    EXPECT_EQ(run({"swap", "clean", swap()}).code, 0);
-    EXPECT_TRUE(fs::is_empty(swap()));
-  }
-
   void expect_goes_on(std::vector<std::string> arguments, const Rows& expected) const {
     arguments.insert(arguments.end(), {"--resume", "auto"});
     const Result rest = run(arguments);
     EXPECT_EQ(rest.code, 0) << rest.err;
     EXPECT_EQ(rows(), expected);
-    expect_no_store();
+    EXPECT_TRUE(fs::is_empty(swap()));
     expect_no_leftovers();
   }
 
@@ -297,6 +285,11 @@ TEST_F(FaultyDiskTest, a_call_that_fails_ends_the_run_by_its_name_and_nothing_is
   fail_writes(6);
 }
 TEST_F(FaultyDiskTest, DISABLED_each_call_fails_with_each_error) { fail_writes(0); }
+
+TEST_F(FaultyDiskTest, a_lock_that_cannot_be_opened_is_told_by_its_error) {
+  const Injection which{.calls = {"open"}, .below = {output() / "run.lock"}};
+  EXPECT_GE(fail_calls(training(), which, 1, std::array{EIO}), 3U);
+}
 
 TEST_F(FaultyDiskTest, a_kill_between_any_two_writes_costs_no_row) { kill_at_writes(8); }
 TEST_F(FaultyDiskTest, DISABLED_a_kill_at_each_write) { kill_at_writes(0); }

@@ -27,7 +27,8 @@ namespace terrace::io {
 /// is another store's, or whose lock somebody holds, stays as it is. So on every drive the three
 /// exclude each other, and nothing else is needed: no lock of the drive, and none of the list.
 /// Between making a folder and locking it a remover may come first; then its maker takes another
-/// name.
+/// name. A folder of the run's own name that holds locks alone, and no id, is what a kill left
+/// there, or at the end of a removal: the run takes it again.
 
 /// What a run's folder says of itself.
 struct RunRecord {

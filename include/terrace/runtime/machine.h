@@ -21,7 +21,8 @@ struct MachineOptions {
 };
 
 /// What this machine computes with. All who compute are handed one; nobody else makes a device or
-/// a table of operations. Members are built in this order.
+/// a table of operations, but for measurements of one instruction set. Members are built in this
+/// order.
 struct Machine {
   ThreadCount threads;
   std::unique_ptr<device::Device> device;
